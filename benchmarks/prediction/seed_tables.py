@@ -4,15 +4,16 @@
 
 Reads `seed_measurements.csv` of the shared data: the JumpStart study (latency of one user,
 highest throughput) and the multi-replica study, both of January 2024. `--fit` first finds the
-three overheads of the engine (`TGI_FIT`) from the rows of `FITTED` and prints them;
-the tables then use those. Every other row is unseen. Marked rows say why they are not counted.
+four overheads of the engine (`TGI_FIT`) from the rows of `FITTED` and the throughput of the
+multi-replica study, and prints them; the tables then use those. Every other row is unseen. Marked
+rows say why they are not counted.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import csv
-import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -47,7 +48,7 @@ CONTEXT_TOKENS = PROMPT_TOKENS = 4096
 #: Overheads of TGI that `--fit` fits, as its `behaviour.toml` has them.
 TGI_FIT: Mapping[str, float] = {
     path: step_law_facts("tgi").coefficients[path]
-    for path in ("host.step_s", "host.sequence_s", "launch.layer_s")
+    for path in ("host.step_s", "host.sequence_s", "launch.layer_s", "host.prompt_s")
 }
 
 METRICS: Mapping[str, tuple[str, Callable[[OperatingPoint, int], float]]] = {
@@ -106,6 +107,10 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
             return {FITTED: "in the fit", TWIN: "twin of the fit"}.get(self.model, "")
         if self.metric == "output_throughput" and self.input_tokens == self.output_tokens:
             return "twin of the fit"  # the latency of one user over again
+        if self.table == "multi-replica, throughput":
+            return "in the fit"
+        if self.table == "multi-replica, median latency":
+            return "twin of the fit"  # users over throughput
         return ""
 
 
@@ -191,21 +196,27 @@ def prediction(row: Published, overheads: Mapping[str, float]) -> float:
 def fitted(rows: Sequence[Published]) -> dict[str, float]:
     """The overheads with the least sum of absolute log errors, by halving steps around them.
 
-    Absolute errors, as one figure of eight may be off by more than noise.
+    Absolute errors, as one figure of eight may be off by more than noise. Rows of a study count
+    as eight together, as the nine of one load say the same thing nine times.
     """
+    counts = collections.Counter(row.metric == "request_throughput" for row in rows)
 
     def miss(logs: Sequence[float]) -> float:
         overheads = dict(zip(TGI_FIT, np.exp(logs), strict=True))
-        return sum(abs(np.log(prediction(row, overheads) / row.value)) for row in rows)
+        return sum(
+            abs(np.log(prediction(row, overheads) / row.value))
+            / counts[row.metric == "request_throughput"]
+            for row in rows
+        )
 
     best = [float(np.log(value)) for value in TGI_FIT.values()]
     least, stride = miss(best), 0.4
     while stride > 0.01:
-        turns = itertools.product((-stride, 0.0, stride), repeat=len(best))
+        turns = stride * np.concatenate([np.eye(len(best)), -np.eye(len(best))])
         tried = [[log + turn for log, turn in zip(best, each, strict=True)] for each in turns]
-        found = min(tried, key=miss)
-        if miss(found) < least:
-            best, least = found, miss(found)
+        misses = [miss(each) for each in tried]
+        if min(misses) < least:
+            best, least = tried[int(np.argmin(misses))], min(misses)
         else:
             stride /= 2
     return {name: float(np.exp(log)) for name, log in zip(TGI_FIT, best, strict=True)}
@@ -216,6 +227,8 @@ def print_medians(errors: Mapping[Published, float]) -> None:
     print("\n| table | unseen rows | median | mean | worst |\n|---|--:|--:|--:|--:|")
     for table in dict.fromkeys(row.table for row in errors):
         of = [abs(e) for row, e in errors.items() if row.table == table and not row.left_out]
+        if not of:
+            continue
         print(
             f"| {table} | {len(of)} | {np.median(of):.1f}% | {np.mean(of):.1f}% | {max(of):.0f}% |"
         )

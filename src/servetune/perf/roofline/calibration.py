@@ -39,7 +39,7 @@ _STEP_FIELDS = (
     "launch.layer_s",
     "launch.experts_s",
 )
-_REQUEST_FIELDS = ("host.request_s", "host.prompt_token_s")
+_REQUEST_FIELDS = ("host.request_s", "host.prompt_token_s", "closed_loop.intake_s")
 
 
 #: Knob -> paths of coefficients that it scales; a share of a peak is divided instead.

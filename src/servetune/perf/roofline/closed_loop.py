@@ -43,6 +43,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
+from servetune.perf.roofline.clumps import clump_share
 from servetune.perf.roofline.drafting import tokens_per_step
 from servetune.perf.roofline.steady_state import LengthMoments
 from servetune.perf.roofline.step_laws import Array, PlanBatch, StepLaws
@@ -54,21 +55,6 @@ from servetune.units import MS_PER_S
 _ROUNDS = 12
 #: Shares of the generations after the first at whose middles their waiting is read.
 _SLICES = ((0.0, 1 / 9), (1 / 9, 1 / 3), (1 / 3, 2 / 3), (2 / 3, 1.0))
-
-
-#: Spread of answers' lengths over their mean at which clumps are half dissolved: a judgement
-#: between what was measured (0.06, where they are whole) and traffic of people (near 1, where
-#: nothing keeps users in step).
-_DISSOLVING_SPREAD = 0.2
-
-
-def clump_share(spread: Array) -> Array:
-    """Share of `clump_prompts` that is left where lengths vary.
-
-    Args:
-        spread: Standard deviation of the answers' lengths over their mean.
-    """
-    return np.asarray(1 / (1 + (spread / _DISSOLVING_SPREAD) ** 2))
 
 
 class RunPoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -212,14 +212,20 @@ class SchedulingFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             decodes.
         admission_steps: Decode steps between two steps that admit prompts, where an engine counts
             them; zero where it does not.
+        waiting_ratio: Waiting prompts per decoding sequence from which they are admitted before
+            those steps are over.
         whole_answers: Whether a request is admitted only when its whole answer has room in the
             cache.
+        known_answers: Whether that holds for answers whose length is known by `ignore_eos` alone.
+            Runs by formula leave it out: those that were measured are of earlier releases.
     """
 
     prefill_first: bool = False
     separate_prefill: bool = False
     admission_steps: float = 0.0
+    waiting_ratio: float = 1.2
     whole_answers: bool = False
+    known_answers: bool = False
 
 
 class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

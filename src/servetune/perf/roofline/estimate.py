@@ -412,6 +412,11 @@ def _most(seconds_of: Callable[[int], float], limit_s: float) -> int:
 def _notes(given: Plan, plan: Plan, node: Node, moments: LengthMoments) -> tuple[str, ...]:
     """Facts that the formulas leave out for this plan."""
     notes = ["steady state: the burst at the start of a run makes its mean TTFT longer"]
+    if moments.output_spread_tokens == 0:
+        notes.append(
+            "equal lengths keep users in step: their first tokens come later and their gaps are "
+            "shorter than in traffic of mixed lengths"
+        )
     if plan.tensor_parallel > 2 and not node.link.peer_to_peer:
         notes.append(
             "all-reduce over PCIe without peer-to-peer: the host's topology decides, measured "

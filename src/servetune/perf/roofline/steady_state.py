@@ -9,24 +9,31 @@
 | tau | step time that a decoding sequence sees |
 
 In a steady state each request brings one prompt and D decode steps, so B decoding sequences
-mean B/D prompts per step. That share of steps carries a prompt and takes longer. A request
-waits for the step in progress, for its own prefill step, then D steps; by Little's law
-C = rate * (ttft + D * tau) and B = rate * D * tau, solved for B. The cache, `max_num_seqs`
-and the token budget cap B; requests beyond that wait, and their time follows from Little's
-law again.
+mean B/D prompts per step; they come by chance, so 1 - exp(-B/D) of all steps have any. Those take
+longer, or where prompts have steps of their own one comes before them in which nobody decodes, at
+least `admission_steps` after the one before. A request waits for the step in progress, for its own
+prefill step, then D steps; by Little's law C = rate * (ttft + D * tau) and B = rate * D * tau,
+solved for B. The cache, `max_num_seqs`, the token budget and the engine's admission cap B; requests
+beyond that wait, and their time follows from Little's law again.
 
-Left to the simulator: the burst at the start of a run, any spread around means, preemption
-(the formula serves up to 20% more where the cache is the limit), and users with equal
-lengths, who march in step: their first tokens come later and their gaps are shorter than
-here, with the same end-to-end latency.
+Users with equal answers stay in step: they end together and their next prompts come together. An
+engine that computes prompts apart then decodes without interruption. One that mixes them keeps the
+groups that fit a step apart, except those that end before the first of them is back.
+
+Measured closed loops wait for some more prompts (`clumps`), as in the simulator. Left to it: the
+burst at the start of a run, any spread around means, and preemption (the formula serves up to 20%
+more where the cache is the limit). `benchmarks/prediction/agreement.py` compares the two.
 """
 
 from __future__ import annotations
+
+import math
 
 import msgspec
 import numpy as np
 
 from servetune.errors import PlanError
+from servetune.perf.roofline.clumps import waiting_prompts
 from servetune.perf.roofline.drafting import tokens_per_step
 from servetune.perf.roofline.step import StepLaw
 from servetune.plan.plan import Plan
@@ -36,6 +43,8 @@ from servetune.workload.lengths import Lengths
 _LENGTH_SAMPLES = 512
 #: Steps towards the number of running requests, and how near in it two of them are one answer.
 _ROUNDS, _NEAR = 60, 1e-9
+#: Middles of the lower, middle and upper third of a normal law, in standard deviations.
+_THIRDS = (-0.967, 0.0, 0.967)
 
 
 class OperatingPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +93,9 @@ class LengthMoments(msgspec.Struct, frozen=True, kw_only=True):
         context_tokens: Mean context of a decoding sequence, over the time it decodes.
         longest_tokens: Longest prompt and answer together.
         output_spread_tokens: Standard deviation of the answer's length.
+        input_spread_tokens: Standard deviation of the prompt's length.
+        reserved_tokens: Mean length of a decoding sequence's prompt and whole answer, over the
+            time it decodes.
     """
 
     input_tokens: float
@@ -92,6 +104,8 @@ class LengthMoments(msgspec.Struct, frozen=True, kw_only=True):
     context_tokens: float
     longest_tokens: int
     output_spread_tokens: float = 0.0
+    input_spread_tokens: float = 0.0
+    reserved_tokens: float = 0.0
 
 
 def length_moments(lengths: Lengths, seed: int = 1) -> LengthMoments:
@@ -108,13 +122,22 @@ def length_moments(lengths: Lengths, seed: int = 1) -> LengthMoments:
         context_tokens=float(np.average(context, weights=weights)),
         longest_tokens=int((drawn_in + drawn_out).max()),
         output_spread_tokens=float(outputs.std()),
+        input_spread_tokens=float(inputs.std()),
+        reserved_tokens=float(np.average(inputs + outputs, weights=weights)),
     )
 
 
 class _Balance(msgspec.Struct, frozen=True):
-    """Seconds of one copy's steady state with a given number of decoding sequences."""
+    """Seconds of one copy's steady state with a given number of decoding sequences.
 
-    ttft_s: float
+    Attributes:
+        outside_s: Before a request is in the engine's queue.
+        first_s: From the engine's queue, where a place is free, to the first token.
+        tau_s: Between two decode steps.
+    """
+
+    outside_s: float
+    first_s: float
     tau_s: float
 
 
@@ -146,19 +169,42 @@ class SteadyState:
         self._gained = tokens_per_step(plan)
         self._decode_steps = (moments.output_tokens - 1) / self._gained
         c = law.coefficients
+        self._scheduling = c.scheduling
         self._request_s = c.host.request_s + c.host.prompt_token_s * moments.input_tokens
-        whole_tokens = moments.input_tokens + moments.output_tokens
-        kept_tokens = moments.context_tokens + c.scheduling.whole_answers * (
-            whole_tokens - moments.context_tokens
-        )
-        caps = [float(plan.max_num_seqs), kv_tokens / kept_tokens]
-        if self._decode_steps > 0:
-            each = law.tokens_each + moments.input_tokens / self._decode_steps
-            caps.append(self._budget / each)
+        self._prompts_taken = max(1.0, self._budget // moments.input_tokens)
+        self._lone_prompt_s: float | None = None
+        #: Decode steps between two groups of prompts, at least.
+        self._gap_steps = 1.0
+        self._places = max(1.0, min(float(plan.max_num_seqs), self._cache_places(kv_tokens)))
+        self.most_running = self._places
+        #: Whether all answers take equally many steps: users then stay in step.
+        self._equal = moments.output_spread_tokens == 0 and self._gained == 1
+        if self._decode_steps <= 0:
+            return
         if c.scheduling.admission_steps:
-            taken = max(1.0, self._budget // moments.input_tokens)
-            caps.append(taken * max(1.0, self._decode_steps / c.scheduling.admission_steps))
-        self.most_running = max(1.0, min(caps))
+            ratio = c.scheduling.waiting_ratio
+            self._gap_steps = max(
+                1.0, min(c.scheduling.admission_steps, ratio * self._decode_steps)
+            )
+            taken, groups = self._prompts_taken, self._decode_steps / self._gap_steps
+            # Few that run let the next prompts in before the gap is over.
+            few = math.ceil((taken + 1) / ratio) - 1
+            self.most_running = min(self._places, max(taken * groups, taken + few))
+            if self._equal:
+                self._places = self.most_running
+        if not c.scheduling.separate_prefill:
+            each = law.tokens_each + moments.input_tokens / self._decode_steps
+            self.most_running = max(1.0, min(self._places, self._budget / each))
+
+    def _cache_places(self, kv_tokens: float) -> float:
+        """Sequences that the cache holds, on average."""
+        if not (self._scheduling.whole_answers or self._scheduling.known_answers):
+            return kv_tokens / self.moments.context_tokens
+        whole_tokens = self.moments.input_tokens + self.moments.output_tokens
+        if self.moments.output_spread_tokens == 0:
+            return float(kv_tokens // whole_tokens)
+        # What is left beside them is too little for who waits first.
+        return (kv_tokens - whole_tokens / 2) / self.moments.reserved_tokens
 
     def at(self, concurrency: int, correction: Correction = _AS_PRICED) -> OperatingPoint:
         """The steady state with `concurrency` requests in flight over all copies."""
@@ -170,26 +216,32 @@ class SteadyState:
         running = self._running(share, first_factor)
         balance = self._balance(running, share, first_factor)
         decode_s = self._decode_steps * balance.tau_s
-        rate = running / decode_s
-        e2e_s = share / rate  # Little's law: waiting for a place is what is left
-        queued = running >= self.most_running
-        ttft_s = max(e2e_s - decode_s, balance.ttft_s) if queued else balance.ttft_s
+        e2e_s = max(
+            share * decode_s / running,  # Little's law: waiting for a place is what is left
+            balance.outside_s + balance.first_s + decode_s,
+        )
         # Times that are all longer by one factor leave the number that decode as it is.
         return self._point(
             concurrency,
-            running * busy_copies,
-            rate / slower * busy_copies,
-            ttft_s * slower,
+            share * decode_s / e2e_s * busy_copies,
+            share / e2e_s / slower * busy_copies,
+            (e2e_s - decode_s) * slower,
             balance.tau_s * slower,
-            queued,
+            share > self._places or running >= self.most_running,
         )
 
     def _running(self, share: float, first_factor: float) -> float:
-        """B that solves B = C * D * tau / (ttft + D * tau), at most `most_running`."""
+        """B that solves B = C * D * tau / (ttft + D * tau), at most `most_running`.
+
+        C are those who have a place, which they keep while their prompt is computed; while others
+        wait for one, it is taken again at once.
+        """
         high = min(share, self.most_running)
         surplus = self._running_from(high, share, first_factor) - high
         if surplus >= 0:
             return high
+        if self._equal:  # times do not depend on B there
+            return high + surplus
         # False position between two bounds; a bound that stays twice counts half (Illinois).
         low, deficit, last = 0.0, self._running_from(0.0, share, first_factor), high
         stayed = 0
@@ -212,47 +264,147 @@ class SteadyState:
     def _running_from(self, running: float, share: float, first_factor: float) -> float:
         balance = self._balance(running, share, first_factor)
         decode_s = self._decode_steps * balance.tau_s
-        return share * decode_s / (balance.ttft_s + decode_s)
+        queue_s = balance.first_s + decode_s
+        alone = share * decode_s / (balance.outside_s + queue_s)
+        return min(alone, self._places * decode_s / queue_s)
 
     def _balance(self, running: float, share: float, first_factor: float) -> _Balance:
         """Times that one request sees; alone, it never shares a step with a prompt."""
-        others = (share - 1) / share
-        prompts_per_step = running / self._decode_steps * others
+        placed = min(share, self._places)
+        others = (placed - 1) / placed
         decoding = max(1.0, running)
-        plain_s = self._decode_s(decoding)
-        if prompts_per_step <= 1:
-            mixed_s = self._mixed_s(1.0, decoding)
-            tau_s = (1 - prompts_per_step) * plain_s + prompts_per_step * mixed_s
-            squares = (1 - prompts_per_step) * plain_s**2 + prompts_per_step * mixed_s**2
+        outside_s = self._request_s + self._clump_s(share)
+        if self._equal:
+            first_s, tau_s = self._in_step(placed, outside_s, crowded=share > self._places)
+        elif self._scheduling.separate_prefill:
+            first_s, tau_s = self._between_decodes(running / self._decode_steps * others, decoding)
         else:
-            tau_s = self._mixed_s(prompts_per_step, decoding)
-            squares = tau_s**2
+            first_s, tau_s = self._among_decodes(
+                running / self._decode_steps * others, decoding, others
+            )
+        return _Balance(first_factor * outside_s, first_factor * first_s, tau_s)
+
+    def _clump_s(self, share: float) -> float:
+        """Wait before the engine's queue; see `clumps`."""
+        mean_tokens, sd_tokens = self.moments.output_tokens, self.moments.output_spread_tokens
+        prompts = waiting_prompts(self._law.coefficients, share, mean_tokens, sd_tokens)
+        if self._lone_prompt_s is None:
+            self._lone_prompt_s = self._prompts_s(1.0, 0.0)
+        return prompts * self._lone_prompt_s
+
+    def _in_step(self, placed: float, outside_s: float, *, crowded: bool) -> tuple[float, float]:
+        """Seconds to the first token and between tokens of users who stay in step."""
+        taken, plain_s = min(placed, self._prompts_taken), self._decode_s(placed)
+        if not self._scheduling.separate_prefill:
+            # Where others wait for a place, the next prompts are there when a group ends.
+            return self._in_step_mixed(placed, taken, plain_s, 0.0 if crowded else outside_s)
+        group_s, before = self._prompts_s(taken, 0.0), placed / taken - 1
+        if self._gap_steps > 1:  # the next group waits until the last has decoded for a while
+            # Those that come while the first prompt is computed begin before all others.
+            spread_s = 2 * (outside_s - self._request_s)
+            early = min(0.5, self._prompts_s(1.0, 0.0) / spread_s) if spread_s > 0 else 0.0
+            seen_s = early * (1 - early) * (group_s if before <= 0 else 0.0)
+            return group_s - seen_s, plain_s + (before * group_s + seen_s) / self._decode_steps
+        tau_s = plain_s + before / 2 * group_s / self._decode_steps
+        return group_s * (before + 2) / 2, tau_s
+
+    def _in_step_mixed(
+        self, placed: float, taken: float, plain_s: float, outside_s: float
+    ) -> tuple[float, float]:
+        """Seconds to the first token and between tokens where groups end one after another.
+
+        Steps with prompts decode, too, so that a group begins one step after the group before. A
+        group that ends comes back after `outside_s`, in which others end as well.
+        """
+        intake_s = self._law.coefficients.closed_loop.intake_s
+        begun = taken  # prompts of one step at the start of the run
+        if intake_s:
+            begun = min(taken, max(1.0, self._prompts_s(1.0, placed / 2) / intake_s))
+        back = begun * min(placed / begun, 1 + outside_s / plain_s)
+        group = min(taken, back)
+        groups, queue = placed / group, back / group
+        seen = queue - queue * (queue - 1) / (2 * groups)  # before the first token
+        group_s = self._prompts_s(group, placed - group)
+        riding = min(max(0.0, groups - seen), self._decode_steps)
+        tau_s = plain_s + riding * (group_s - plain_s) / self._decode_steps
+        residual_s = plain_s / 2 * (placed - 1) / placed
+        return residual_s + group_s * seen, tau_s
+
+    def _among_decodes(
+        self, per_step: float, decoding: float, others: float
+    ) -> tuple[float, float]:
+        """Seconds to the first token and between tokens where prompts share steps with decoding."""
+        plain_s = self._decode_s(decoding)
+        come = -math.expm1(-per_step)  # share of steps before which some came
+        prompts = per_step / come if come else 1.0
+        parts = self._parts(prompts, decoding)
+        part_s = self._prompts_s(prompts, decoding) / parts
+        share = min(1.0, come * parts)
+        tau_s = (1 - share) * plain_s + share * part_s
+        squares = (1 - share) * plain_s**2 + share * part_s**2
         residual_s = others * squares / (2 * tau_s)  # of the step in progress on arrival
-        own_s = self._mixed_s(max(1.0, prompts_per_step), running * others)
-        first_s = first_factor * (self._request_s + residual_s + own_s)
-        return _Balance(first_s, tau_s)
+        return residual_s + self._prompts_s(1 + per_step, decoding * others), tau_s
+
+    def _between_decodes(self, per_step: float, decoding: float) -> tuple[float, float]:
+        """Seconds to the first token and between tokens where nobody decodes beside prompts."""
+        plain_s = self._decode_s(decoding)
+        if not per_step:
+            return self._prompts_s(1.0, 0.0), plain_s
+        gap = self._gap_steps
+        # After the gap the first prompt to come, if none is there, is computed at once.
+        period = gap + math.exp(-per_step * gap) / -math.expm1(-per_step)
+        group = per_step * period
+        group_s = self._prompts_s(min(group, self._prompts_taken), 0.0)
+        tau_s = plain_s + group_s / period
+        waiting = per_step * gap / group  # share of prompts that come before the gap is over
+        wait_s = (plain_s**2 + group_s**2 / period) / (2 * tau_s)
+        wait_s += waiting * (gap - 1) * tau_s / 2
+        own = min(1 + waiting * per_step * gap, self._prompts_taken)
+        return wait_s + self._prompts_s(own, 0.0), tau_s
+
+    def _parts(self, prompts: float, sequences: float) -> float:
+        """Steps that so many prompts take."""
+        left = self._budget - sequences * self._law.tokens_each
+        return max(1.0, prompts * self.moments.input_tokens / max(1.0, left))
 
     def _decode_s(self, sequences: float) -> float:
         return self._law.seconds(0, 0.0, 0, sequences, sequences * self.moments.context_tokens)
 
-    def _mixed_s(self, prompts: float, sequences: float) -> float:
-        """Steps that compute `prompts` prompts beside `sequences` decoding ones.
+    def _prompts_s(self, prompts: float, sequences: float) -> float:
+        """Seconds of the steps that compute `prompts` prompts beside `sequences` decoding ones.
 
         A prompt longer than the budget leaves takes several steps, each with all decoding
-        sequences beside it.
+        sequences beside it. Small steps run as captured graphs, so where prompts differ the mean
+        is over small, middling and large ones.
         """
-        if self._law.coefficients.scheduling.separate_prefill and sequences:
-            return self._mixed_s(prompts, 0.0) + self._decode_s(sequences)
-        tokens = prompts * self.moments.input_tokens
-        left = self._budget - sequences * self._law.tokens_each
-        steps = max(1.0, tokens / max(1.0, left))
-        return steps * self._law.seconds(
-            tokens / steps,
-            prompts * self.moments.prompt_pairs / steps,
-            prompts / steps,
-            sequences,
-            sequences * self.moments.context_tokens,
+        steps = self._parts(prompts, sequences)
+        tokens = prompts * self.moments.input_tokens / steps
+        sizes: tuple[float, ...] = (1.0,)
+        captured = self._law.captured_tokens - sequences
+        if steps == 1 and 0.1 * captured < tokens < 10 * captured:
+            sizes = self._sizes(prompts)
+        return steps * math.fsum(
+            self._law.seconds(
+                size * tokens,
+                size * prompts * self.moments.prompt_pairs / steps,
+                prompts / steps,
+                sequences,
+                sequences * self.moments.context_tokens,
+            )
+            / len(sizes)
+            for size in sizes
         )
+
+    def _sizes(self, prompts: float) -> tuple[float, ...]:
+        """Tokens over their mean in the small, middling and large third of groups of prompts."""
+        mean_tokens, sd_tokens = self.moments.input_tokens, self.moments.input_spread_tokens
+        if not sd_tokens:
+            return (1.0,)
+        # a gamma law's quantiles, by Wilson and Hilferty
+        variance = ((sd_tokens / mean_tokens) ** 2 + max(0.0, 1 - 1 / prompts)) / prompts
+        roots = [max(0.0, 1 - variance / 9 + z * math.sqrt(variance) / 3) for z in _THIRDS]
+        mean = sum(root**3 for root in roots) / len(roots)
+        return tuple(root**3 / mean for root in roots)
 
     def _prefill_only(
         self, concurrency: int, share: float, busy_copies: int, correction: Correction
@@ -260,7 +412,7 @@ class SteadyState:
         """Answers of one token: as many prompts per step as the budget takes."""
         factor = correction.step_factor * correction.first_token_factor
         prompts = min(share, max(1.0, self._budget / self.moments.input_tokens))
-        step_s = factor * self._mixed_s(prompts, 0.0)
+        step_s = factor * self._prompts_s(prompts, 0.0)
         request_s = factor * self._request_s
         rate = min(prompts / step_s, share / (request_s + step_s))
         queued = share > prompts

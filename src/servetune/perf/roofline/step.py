@@ -222,12 +222,17 @@ class StepLaw:
             parts.append(("drafting", self._drafting_s(step.decode_sequences)))
         return [(part, c.device_factor * seconds) for part, seconds in parts]
 
+    @property
+    def captured_tokens(self) -> float:
+        """Most tokens of a step that a captured graph covers; none where there are no graphs."""
+        return self.coefficients.launch.captured_tokens if self._graphs else 0
+
     def _host_s(self, sequences: float) -> float:
         return self.coefficients.host.step_s + self.coefficients.host.sequence_s * sequences
 
     def _captured(self, sequences: float) -> bool:
         """Whether a captured graph covers a step of so many tokens."""
-        return self._graphs and sequences <= self.coefficients.launch.captured_tokens
+        return self._graphs and sequences <= self.captured_tokens
 
     def _launched_s(self, device_s: float, prefill_tokens: float, decode_sequences: float) -> float:
         """Seconds on the device, launching included."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence as Several
 
 import msgspec
 import numpy as np
 
-from servetune.perf.roofline.closed_loop import clump_share
+from servetune.perf.roofline.clumps import waiting_prompts
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.step import StepLaw
 from servetune.plan import Plan
@@ -46,11 +45,7 @@ def closed_loop_waits(
     prompt_tokens = float(np.mean([request.input_tokens for request in requests]))
     answers = np.array([request.output_tokens for request in requests], dtype=float)
     users = workload.concurrency / (plan.replicas * plan.data_parallel)
-    prompts = c.closed_loop.clump_prompts * max(0.0, math.sqrt(users) - 1)
-    prompts *= float(clump_share(answers.std() / answers.mean()))
-    if c.scheduling.prefill_first and answers.std() > 0:  # equal answers stay in step by themselves
-        window = math.sqrt(12) * answers.std()
-        prompts += math.exp(-window / c.closed_loop.together_steps) * users / 2
+    prompts = waiting_prompts(c, users, float(answers.mean()), float(answers.std()))
     pairs = prompt_tokens * (prompt_tokens + 1) / 2
     return ClosedLoopWaits(
         warm_up_s=0.0 if workload.warmup_count else c.closed_loop.warm_up_s,

@@ -1,0 +1,43 @@
+"""Prompts of a closed loop that come in clumps, beyond what its scheduler explains."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeVar
+
+from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.step_laws import Array
+
+#: Spread of answers' lengths over their mean at which clumps are half dissolved: a judgement
+#: between what was measured (0.06, where they are whole) and traffic of people (near 1, where
+#: nothing keeps users in step).
+_DISSOLVING_SPREAD = 0.2
+
+
+_Numbers = TypeVar("_Numbers", float, Array)
+
+
+def clump_share(spread: _Numbers) -> _Numbers:
+    """Share of `clump_prompts` that is left where lengths vary.
+
+    Args:
+        spread: Standard deviation of the answers' lengths over their mean.
+    """
+    return 1 / (1 + (spread / _DISSOLVING_SPREAD) ** 2)
+
+
+def waiting_prompts(c: Coefficients, users: float, mean_tokens: float, sd_tokens: float) -> float:
+    """Prompts of others that a user's prompt waits for before the engine's queue, on average.
+
+    Args:
+        c: Coefficients, which were fitted to measured runs.
+        users: Users of one copy of the model.
+        mean_tokens: Mean length of answers.
+        sd_tokens: Its standard deviation.
+    """
+    prompts = c.closed_loop.clump_prompts * max(0.0, math.sqrt(users) - 1)
+    prompts *= clump_share(sd_tokens / mean_tokens)
+    if c.scheduling.prefill_first and sd_tokens > 0:  # equal answers stay in step by themselves
+        window = math.sqrt(12) * sd_tokens
+        prompts += math.exp(-window / c.closed_loop.together_steps) * users / 2
+    return prompts
