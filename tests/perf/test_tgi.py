@@ -48,7 +48,7 @@ def served(
     """Sequences that run at once on one A100-40GB."""
     coefficients = changed(table_for(P4D.device, "tgi"), changes)
     plan = Plan(model="m", engine="tgi", max_num_seqs=users, max_num_batched_tokens=4096)
-    lengths = LengthLaws(Always(input_tokens), Uniform.of_sglang(output_tokens, ratio))
+    lengths = LengthLaws(Always(input_tokens), Uniform.up_to(output_tokens, ratio))
     load = Workload.of(lengths, request_count=1000)
     return performance_at(LLAMA, P4D, plan, load, users, coefficients=coefficients).running
 

@@ -174,11 +174,11 @@ def _load_text(found: Estimation, emphasis: Callable[[str], str]) -> Iterator[st
             continue
         e2e_s = point.e2e_ms / MS_PER_S
         between = f"{e2e_s * interval.low_factor:.3g} to {e2e_s * interval.high_factor:.3g} s"
+        times = f"{_times(point)} {between}"
         cost = format_usd(node.cost_per_million_tokens_usd(point.output_tokens_per_s))
         line = (
             f"{point.concurrency:>6} {format_rate(point.output_tokens_per_s):>9} "
-            f"{format_rate(point.requests_per_s):>6}  {_times(point)} "
-            f"{between:<17} {cost:>8}"
+            f"{format_rate(point.requests_per_s):>6}  {times:<46} {cost:>8}"
         )
         yield emphasis(line) if point.concurrency in names.values() else line
     for name, users in names.items():

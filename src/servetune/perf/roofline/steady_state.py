@@ -275,7 +275,7 @@ class SteadyState:
         decoding = max(1.0, running)
         outside_s = self._request_s + self._clump_s(share)
         if self._equal:
-            first_s, tau_s = self._in_step(placed, outside_s, crowded=share > self._places)
+            first_s, tau_s = self._in_step(placed, outside_s, waiting=share - placed)
         elif self._scheduling.separate_prefill:
             first_s, tau_s = self._between_decodes(running / self._decode_steps * others, decoding)
         else:
@@ -292,12 +292,19 @@ class SteadyState:
             self._lone_prompt_s = self._prompts_s(1.0, 0.0)
         return prompts * self._lone_prompt_s
 
-    def _in_step(self, placed: float, outside_s: float, *, crowded: bool) -> tuple[float, float]:
-        """Seconds to the first token and between tokens of users who stay in step."""
+    def _in_step(self, placed: float, outside_s: float, waiting: float) -> tuple[float, float]:
+        """Seconds to the first token and between tokens of users who stay in step.
+
+        Args:
+            placed: Users who have a place.
+            outside_s: Seconds before a request is in the engine's queue.
+            waiting: Users who wait for a place.
+        """
         taken, plain_s = min(placed, self._prompts_taken), self._decode_s(placed)
         if not self._scheduling.separate_prefill:
-            # Where others wait for a place, the next prompts are there when a group ends.
-            return self._in_step_mixed(placed, taken, plain_s, 0.0 if crowded else outside_s)
+            # Prompts of those who wait for a place are there when a group ends.
+            back_s = outside_s * max(0.0, 1 - waiting / taken)
+            return self._in_step_mixed(placed, taken, plain_s, back_s)
         group_s, before = self._prompts_s(taken, 0.0), placed / taken - 1
         if self._gap_steps > 1:  # the next group waits until the last has decoded for a while
             # Those that come while the first prompt is computed begin before all others.
@@ -309,18 +316,18 @@ class SteadyState:
         return group_s * (before + 2) / 2, tau_s
 
     def _in_step_mixed(
-        self, placed: float, taken: float, plain_s: float, outside_s: float
+        self, placed: float, taken: float, plain_s: float, back_s: float
     ) -> tuple[float, float]:
         """Seconds to the first token and between tokens where groups end one after another.
 
         Steps with prompts decode, too, so that a group begins one step after the group before. A
-        group that ends comes back after `outside_s`, in which others end as well.
+        group that ends comes back after `back_s`, in which others end as well.
         """
         intake_s = self._law.coefficients.closed_loop.intake_s
         begun = taken  # prompts of one step at the start of the run
         if intake_s:
             begun = min(taken, max(1.0, self._prompts_s(1.0, placed / 2) / intake_s))
-        back = begun * min(placed / begun, 1 + outside_s / plain_s)
+        back = begun * min(placed / begun, 1 + back_s / plain_s)
         group = min(taken, back)
         groups, queue = placed / group, back / group
         seen = queue - queue * (queue - 1) / (2 * groups)  # before the first token
