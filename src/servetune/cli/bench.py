@@ -18,9 +18,10 @@ def bench(request: api.Bench, *, as_json: bool) -> int:
     servetune bench --against bundle          # what a bundle deployed, against its trial
     servetune bench URL1 URL2 --routing least_outstanding --until "ttft:p99±5%"
     """  # noqa: D301 - click reads the backspace as "keep these lines"
+    from servetune.api.bench_aws_job import require_alone
     from servetune.cli import bench_aws_job
 
-    bench_aws_job.require_alone(request)
+    require_alone(request)
     if request.endpoint.via_aws_job or request.endpoint.recommendations:
         return bench_aws_job.run(request, as_json=as_json)
     from servetune.cli.bench_live import Live

@@ -2,50 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from servetune.api.bench_request import Bench, values_of
+from servetune.api.bench_aws_job import clients_of, imported, job_of, refusals
+from servetune.api.bench_request import Bench
 from servetune.api.benchmark import require_free
 from servetune.cli.main import INTERRUPTED
 from servetune.cli.output import echo, print_json
-from servetune.errors import InputError
 
-_ONLY_HERE = ("levels", "role_arn", "output_s3", "secret_arn", "only_status", "force", "clean")
-
-
-#: What a job cannot be told, or is told by the workload.
-_NOT_HERE = (
-    "urls", "rate", "arrivals", "input_tokens", "output_tokens", "dataset", "trace", "against",
-    "until", "duration_s", "adapters", "openai_route", "route",
-)  # fmt: skip
-
-
-def require_alone(request: Bench) -> None:
-    """Refuse options that are for a job where there is none, and those that no job takes.
-
-    Raises:
-        InputError: They are.
-    """
-    if request.endpoint.via_aws_job or request.endpoint.recommendations:
-        for name in _NOT_HERE:
-            if values_of(request).get(name):
-                raise InputError(
-                    f"{_option(name)} is for our own load, not for AWS's job",
-                    hint="leave it out, or leave --via-aws-job out",
-                )
-        return
-    for name in _ONLY_HERE:
-        if values_of(request).get(name):
-            flag = name.removeprefix("only_").replace("_", "-")
-            raise InputError(f"--{flag} is for --via-aws-job", hint="give --via-aws-job as well")
-
-
-def _option(name: str) -> str:
-    return "a URL" if name == "urls" else f"--{name.removesuffix('_s').replace('_', '-')}"
+if TYPE_CHECKING:
+    from servetune.deploy.aws.client import Boto3Client
+    from servetune.deploy.aws.jobs import BenchmarkJob, JobStatus
+    from servetune.store import TrialRecord
 
 
 def run(request: Bench, *, as_json: bool) -> int:
@@ -58,15 +28,20 @@ def run(request: Bench, *, as_json: bool) -> int:
     if request.results.out_dir is not None:
         require_free(request.results.out_dir)
     if request.endpoint.recommendations:
-        return _import(request, as_json)
-    job, notes = _job(request)
-    client, s3 = _clients(request)
-    with _refusals():
+        return _show(request, as_json, imported(request))
+    job, notes = job_of(request)
+    client, s3 = clients_of(request)
+    with refusals():
         return _work(request, as_json, job, notes, client, s3)
 
 
 def _work(
-    request: Bench, as_json: bool, job: Any, notes: tuple[str, ...], client: Any, s3: Any
+    request: Bench,
+    as_json: bool,
+    job: BenchmarkJob,
+    notes: tuple[str, ...],
+    client: Boto3Client,
+    s3: Boto3Client,
 ) -> int:
     from servetune.deploy.aws import jobs
 
@@ -91,96 +66,19 @@ def _work(
     return _show(request, as_json, records)
 
 
-def _job(request: Bench) -> tuple[Any, tuple[str, ...]]:
-    from servetune.deploy.aws.jobs import BenchmarkJob, job_parameters
-    from servetune.workload.presets import preset
-
-    for name in ("sagemaker", "workload", "model", "role_arn", "output_s3"):
-        if not values_of(request).get(name):
-            raise InputError(
-                f"--via-aws-job needs --{name.replace('_', '-')}",
-                hint="--sagemaker ENDPOINT --workload NAME --model ID --role-arn ARN "
-                "--output-s3 s3://bucket/prefix",
-            )
-    assert request.load.workload is not None
-    assert request.endpoint.sagemaker is not None
-    assert request.server.model is not None
-    assert request.endpoint.role_arn is not None
-    assert request.endpoint.output_s3 is not None
-    workload = preset(request.load.workload)
-    levels = _levels(request.endpoint.levels) or (
-        request.load.concurrency or workload.concurrency or 1,
-    )
-    parameters, notes = job_parameters(
-        workload,
-        model=request.server.model,
-        concurrencies=levels,
-        request_count=request.load.requests,
-    )
-    component = request.endpoint.component or request.endpoint.adapter
-    job = BenchmarkJob(
-        endpoint=request.endpoint.sagemaker,
-        components=(component,) if component else (),
-        parameters=parameters,
-        secret_arn=request.endpoint.secret_arn,
-        concurrencies=tuple(levels),
-        role_arn=request.endpoint.role_arn,
-        output=request.endpoint.output_s3,
-        model=request.server.model,
-        workload=str(request.load.workload),
-    )
-    return job, notes
-
-
-def _levels(text: str | None) -> tuple[int, ...]:
-    if text is None:
-        return ()
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise InputError(f"--levels {text} is no list of concurrencies", hint="such as 1,8,32")
-    levels = tuple(int(part) for part in parts)
-    if len(set(levels)) != len(levels):
-        raise InputError(f"--levels {text} names a concurrency twice")
-    return levels
-
-
-def _clients(request: Bench) -> tuple[Any, Any]:
-    """boto3's for SageMaker and S3, in a region that exists and with somebody's credentials."""
-    from servetune.loadgen.sagemaker import aws_session
-
-    session = aws_session(region=request.endpoint.region, profile=request.endpoint.profile)
-    import boto3
-
-    made = boto3.session.Session(profile_name=request.endpoint.profile, region_name=session.region)
-    return made.client("sagemaker"), made.client("s3")
-
-
-@contextlib.contextmanager
-def _refusals() -> Iterator[None]:
-    """Errors of boto3 itself, before or instead of a call, as one line."""
-    import botocore.exceptions
-
-    from servetune.errors import LoadError
-
-    try:
-        yield
-    except botocore.exceptions.BotoCoreError as error:
-        raise LoadError(f"AWS cannot be asked: {error}") from None
-
-
 class _Shown:
     """A line for each new status."""
 
     def __init__(self) -> None:
         self._last = ""
 
-    def __call__(self, described: Any, waited_s: float) -> None:
+    def __call__(self, described: JobStatus, waited_s: float) -> None:
         if described.status != self._last:
             self._last = described.status
             echo(f"{described.status} after {waited_s:.0f} s")
 
 
-def _print_status(described: Any, name: str) -> int:
+def _print_status(described: JobStatus | None, name: str) -> int:
     from servetune.errors import LoadError
 
     if described is None:
@@ -191,28 +89,7 @@ def _print_status(described: Any, name: str) -> int:
     return 0
 
 
-def _import(request: Bench, as_json: bool) -> int:
-    from servetune.deploy.aws.jobs import recommended_trials
-    from servetune.deploy.containers import container_of_variables, parse_environment
-    from servetune.plan import Plan
-
-    model = request.server.model
-    if not model:
-        raise InputError("recommendations do not name their model", hint="give it with --model")
-
-    def plan_of(_image: str, environment: Mapping[str, str]) -> Plan:
-        container = container_of_variables(environment)
-        return parse_environment(container.name, {container.model_key: model, **environment})
-
-    client, _ = _clients(request)
-    with _refusals():
-        records = recommended_trials(
-            client, str(request.endpoint.recommendations), model=model, plan_of=plan_of
-        )
-    return _show(request, as_json, records)
-
-
-def _show(request: Bench, as_json: bool, records: list[Any]) -> int:
+def _show(request: Bench, as_json: bool, records: list[TrialRecord]) -> int:
     from servetune.report.quantities import quantity_value, shown
     from servetune.store import Artifacts, Journal
 
