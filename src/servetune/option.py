@@ -55,6 +55,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
             value is checked, so that tables are not read at import).
         position: Whether it is an argument without a name; a tuple takes all that are left.
         hidden: Whether help leaves it out, such as names that are accepted for old scripts.
+        known: Values that a shell completes, of those that are accepted.
     """
 
     names: tuple[str, ...] = ()
@@ -64,6 +65,12 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     choices: Choices = ()
     position: bool = False
     hidden: bool = False
+    known: Choices = ()
+
+    def completions(self) -> tuple[str, ...]:
+        """Values that a shell completes."""
+        listed = self.known() if callable(self.known) else self.known
+        return tuple(listed)
 
     def allowed(self) -> tuple[str, ...]:
         """Words that the option takes; empty where any is taken."""
@@ -79,6 +86,7 @@ def option(
     default: str = "",
     choices: Choices = (),
     hidden: bool = False,
+    known: Choices = (),
 ) -> msgspec.Meta:
     """Annotation of a field that users set by name.
 
@@ -91,6 +99,7 @@ def option(
         default: See `Option`.
         choices: See `Option`.
         hidden: See `Option`.
+        known: See `Option`.
     """
     return _annotation(
         description,
@@ -101,6 +110,7 @@ def option(
             default=default,
             choices=choices,
             hidden=hidden,
+            known=known,
         ),
     )
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import pytest
 
 from servetune.cli.main import cli
 from servetune.cli.serve_simulated import serve_command
@@ -114,3 +115,15 @@ def test_many_options_are_in_titled_groups():
             page = command.get_help(context_of(command))
             titles = re.findall(r"^(\S.*):$", page, re.M)
             assert len(titles) > 3, f"{path}: {titles}"
+
+
+@pytest.mark.parametrize("verb", ["estimate", "simulate", "bench", "tune"])
+def test_the_options_that_matter_first_are_first_and_stand_once(verb):
+    command = COMMANDS[verb]
+    page = command.get_help(context_of(command))
+    sections = re.split(r"^(\S.*):$", page, flags=re.M)
+    assert sections[1] == "Most used"
+    assert {parameter.name for parameter in command.params} >= set(command.first)
+    assert len(re.findall(r"^  -", sections[2], re.M)) == len(command.first) <= 12
+    names = re.findall(r"^  (-\S[^,\s]*)", page, re.M)
+    assert len(names) == len(set(names))

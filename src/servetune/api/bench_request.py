@@ -232,6 +232,18 @@ class Bench(Request, frozen=True, kw_only=True):
     """Load for servers that run already."""
 
     verb: ClassVar[str] = "bench"
+    most_used: ClassVar[tuple[str, ...]] = (
+        "model",
+        "concurrency",
+        "rate",
+        "requests",
+        "duration_s",
+        "input_tokens",
+        "output_tokens",
+        "workload",
+        "constraints",
+        "out_dir",
+    )
 
     server: Server = Server()
     endpoint: Endpoint = Endpoint()

@@ -71,6 +71,18 @@ class Estimate(Request, frozen=True, kw_only=True):
     verb: ClassVar[str] = "estimate"
     first: ClassVar[str] = "model"
     group: ClassVar[str] = "Model and load"
+    most_used: ClassVar[tuple[str, ...]] = (
+        "model",
+        "gpu",
+        "num_gpus",
+        "instance",
+        "input_tokens",
+        "output_tokens",
+        "quantization",
+        "constraints",
+        "sweep",
+        "price_per_hour_usd",
+    )
     defaults: ClassVar[Mapping[str, str]] = MappingProxyType(
         {"tensor_parallel": "every split of the GPUs"}
     )

@@ -35,12 +35,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         group: Title of its own options in help; parts that verbs share have their own.
         first: Field that a value without a name sets; the first required one where empty.
         defaults: Words for defaults that differ from those of a shared part, by field.
+        most_used: Fields that help lists before all others.
     """
 
     verb: ClassVar[str] = ""
     group: ClassVar[str] = "Options"
     first: ClassVar[str] = ""
     defaults: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    most_used: ClassVar[tuple[str, ...]] = ()
 
 
 RequestT = TypeVar("RequestT", bound=Request)

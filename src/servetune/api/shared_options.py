@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 import msgspec
 
 from servetune.api.inputs import chosen_node
 from servetune.engines import simulated_engines
 from servetune.errors import InputError, UnknownName
-from servetune.hardware import Node
+from servetune.hardware import Node, Service, device_names, instances
+from servetune.models import catalogue
 from servetune.option import Count, Fraction, NonNegative, option
 from servetune.prediction.calibrations import KeptCalibration, calibration_named
 
-MODEL = option("Model: hub id, local folder, or a name of the catalogue.", metavar="NAME")
+MODEL = option(
+    "Model: hub id, local folder, or a name of the catalogue.",
+    metavar="NAME",
+    known=lambda: tuple(catalogue()),
+)
 """Declaration of the option `--model`."""
 
 ALLOW_UNKNOWN = option("Permission to pass on server settings that no table of settings has.")
@@ -23,13 +28,18 @@ DeviceCount = Annotated[int, msgspec.Meta(ge=1, le=1024)]
 """Number of devices; no node has more than 1024."""
 
 
+def _instance_names() -> tuple[str, ...]:
+    return tuple(name for service in get_args(Service) for name in instances(service))
+
+
 class Devices(msgspec.Struct, frozen=True, kw_only=True):
     """The devices that plans run on."""
 
     group: ClassVar[str] = "Machine"
 
     gpu: Annotated[
-        str | None, option("GPU type, such as L4.", metavar="NAME", default="what is here")
+        str | None,
+        option("GPU type, such as L4.", metavar="NAME", default="what is here", known=device_names),
     ] = None
     num_gpus: Annotated[
         DeviceCount | None,
@@ -40,6 +50,7 @@ class Devices(msgspec.Struct, frozen=True, kw_only=True):
         option(
             "Instance type instead of --gpu: ml.g6.12xlarge (SageMaker), g6.12xlarge (EC2).",
             metavar="NAME",
+            known=_instance_names,
         ),
     ] = None
 

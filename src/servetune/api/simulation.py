@@ -136,6 +136,18 @@ class Simulation(Request, frozen=True, kw_only=True):
     """Simulation of one plan under one load in virtual time."""
 
     verb: ClassVar[str] = "simulate"
+    most_used: ClassVar[tuple[str, ...]] = (
+        "model",
+        "gpu",
+        "num_gpus",
+        "concurrency",
+        "rate",
+        "requests",
+        "input_tokens",
+        "output_tokens",
+        "constraints",
+        "out",
+    )
     first: ClassVar[str] = "model"
     group: ClassVar[str] = "Model and outputs"
     defaults: ClassVar[Mapping[str, str]] = MappingProxyType(

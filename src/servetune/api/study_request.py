@@ -527,6 +527,20 @@ class Study(Request, frozen=True, kw_only=True):
     """Every combination of server and client settings, run or simulated, and the best of them."""
 
     verb: ClassVar[str] = "tune"
+    most_used: ClassVar[tuple[str, ...]] = (
+        "model",
+        "engine",
+        "server_args",
+        "client_args",
+        "concurrency",
+        "requests",
+        "constraints",
+        "gpu",
+        "num_gpus",
+        "output_json",
+        "resume",
+        "dry_run",
+    )
     group: ClassVar[str] = "Study"
     defaults: ClassVar[Mapping[str, str]] = MappingProxyType(
         {"input_tokens": "1024", "output_tokens": "512", "requests": "1000"}

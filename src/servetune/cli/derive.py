@@ -15,10 +15,12 @@ from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 from click.types import OptionHelpExtra
 from msgspec import inspect
 
 from servetune.api.request import Field, Request, checked, fields_of, read_config, to_toml
+from servetune.option import Option
 from servetune.store import write_text
 
 RequestT = TypeVar("RequestT", bound=Request)
@@ -49,15 +51,24 @@ class Numbers(click.ParamType[tuple[Any, ...]]):
 
 
 class DerivedCommand(click.Command):
-    """A command whose help has a titled section for each group of options."""
+    """A command whose help has a titled section for each group of options.
+
+    Attributes:
+        first: Names of the options that help lists before all others.
+    """
+
+    first: tuple[str, ...] = ()
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options of each group under its title, in the order of the fields."""
+        """Write the options that matter first, then those of each group under its title."""
         sections: dict[str, list[tuple[str, str]]] = {}
+        if self.first:
+            sections["Most used"] = []
         for parameter in self.get_params(ctx):
             row = parameter.get_help_record(ctx)
             if row is not None:
                 title = getattr(parameter, "group", "Every command")
+                title = "Most used" if parameter.name in self.first else title
                 sections.setdefault(title, []).append(row)
         for title, rows in sections.items():
             with formatter.section(title):
@@ -67,9 +78,19 @@ class DerivedCommand(click.Command):
 class DerivedOption(click.Option):
     """An option that belongs to a group of its command's help."""
 
-    def __init__(self, names: Sequence[str], *, group: str, **settings: Any) -> None:
+    def __init__(
+        self, names: Sequence[str], *, group: str, declared: Option, **settings: Any
+    ) -> None:
         super().__init__(names, **settings)
-        self.group = group
+        self.group, self._declared = group, declared
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Known values that begin so, in any case; else what the type completes, such as files."""
+        known = self._declared.completions()
+        if not known:
+            return super().shell_complete(ctx, incomplete)
+        begun = incomplete.lower()
+        return [CompletionItem(each) for each in known if each.lower().startswith(begun)]
 
     def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
         """What help adds in brackets: of ranges only those with two ends, as the others are
@@ -126,7 +147,9 @@ def verb(
                 write_text(written, to_toml(request))
             return run(request, **passed)
 
-        return command(name=run.__name__, callback=invoked, params=parameters, help=run.__doc__)
+        made = command(name=run.__name__, callback=invoked, params=parameters, help=run.__doc__)
+        made.first = kind.most_used
+        return made
 
     return decorate
 
@@ -177,6 +200,7 @@ def _parameter(field: Field) -> click.Parameter:
         )
     common: dict[str, Any] = {
         "group": field.group,
+        "declared": field.option,
         "hidden": field.option.hidden,
         "help": _help_of(field),
     }

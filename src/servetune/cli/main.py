@@ -51,6 +51,10 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "Deploy a measured configuration to a target.",
         ),
         "stage": ("servetune.cli.stage:stage", "Upload a model to S3, resumable and verified."),
+        "completion": (
+            "servetune.cli.completion:completion",
+            "Print a shell's script of completions.",
+        ),
         "doctor": (
             "servetune.cli.doctor:doctor",
             "Check this machine; findings with remedies.",

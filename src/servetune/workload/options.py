@@ -18,7 +18,7 @@ from servetune.workload.laws import Always, parse_law
 from servetune.workload.model_tokenizer import tokenizer_path
 from servetune.workload.parts import Adapter, DataSet, Level, Part, Prefix, Sessions
 from servetune.workload.prepare import ID_APIS
-from servetune.workload.presets import preset
+from servetune.workload.presets import preset, preset_names
 from servetune.workload.traces import trace_in
 from servetune.workload.workload import TraceFile, Workload
 
@@ -48,7 +48,9 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     workload: Annotated[
         str | None,
-        option("Workload by name, or a TOML file with one.", metavar="NAME|FILE"),
+        option(
+            "Workload by name, or a TOML file with one.", metavar="NAME|FILE", known=preset_names
+        ),
     ] = None
     input_tokens: Annotated[
         str | None,

@@ -131,9 +131,9 @@ class _Balance(msgspec.Struct, frozen=True):
     """Seconds of one copy's steady state with a given number of decoding sequences.
 
     Attributes:
-        outside_s: Before a request is in the engine's queue.
-        first_s: From the engine's queue, where a place is free, to the first token.
-        tau_s: Between two decode steps.
+        outside_s: Time before a request is in the engine's queue.
+        first_s: Time from the engine's queue, where a place is free, to the first token.
+        tau_s: Time between two decode steps.
     """
 
     outside_s: float
