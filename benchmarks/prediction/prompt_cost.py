@@ -37,8 +37,7 @@ def main() -> None:
         collections.defaultdict(lambda: collections.defaultdict(dict))
     )
     for number, row in enumerate(rows):
-        lengths = (row.lengths.input_tokens, row.lengths.output_tokens)
-        cells[_cell(row)][lengths][row.concurrency] = number
+        cells[_cell(row)][row.nominal_lengths][row.concurrency] = number
     print("| cell | users | measured ms | predicted ms | ratio |\n|---|--:|--:|--:|--:|")
     for cell, by_lengths in sorted(cells.items(), key=str):
         for users in sorted(by_lengths[SUMMARISE].keys() & by_lengths[REASON].keys()):

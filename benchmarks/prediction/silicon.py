@@ -25,6 +25,7 @@ from servetune.plan import Plan
 from servetune.prediction.inferencemax import unstated_settings
 from servetune.prediction.rows import REQUESTS_PER_USER, run_of
 from servetune.workload import LengthLaws
+from servetune.workload.laws import Law, Uniform
 
 __all__ = ["Measured", "loops_of", "read"]
 
@@ -69,9 +70,14 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
             storage=self.precision,
             devices=self.plan.tensor_parallel * self.plan.data_parallel,
             concurrency=self.concurrency,
-            input_tokens=self.lengths.input_tokens,
-            output_tokens=self.lengths.output_tokens,
+            input_tokens=self.nominal_lengths[0],
+            output_tokens=self.nominal_lengths[1],
         )
+
+    @property
+    def nominal_lengths(self) -> tuple[int, int]:
+        """Longest prompt and longest answer, by which its table names the row."""
+        return _longest(self.lengths.input_tokens), _longest(self.lengths.output_tokens)
 
     @property
     def request_count(self) -> int:
@@ -167,3 +173,7 @@ def _work_key(row: Measured) -> tuple[object, ...]:
 def relative_errors(predicted: np.ndarray, measured: np.ndarray) -> np.ndarray:
     """Absolute errors in %."""
     return 100 * np.abs(predicted / measured - 1)
+
+
+def _longest(law: Law) -> int:
+    return law.most if isinstance(law, Uniform) else int(law.draw(1, np.random.default_rng(1))[0])

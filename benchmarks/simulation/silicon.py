@@ -28,6 +28,7 @@ from servetune.errors import ServetuneError  # noqa: E402
 from servetune.perf import performance_at, simulate  # noqa: E402
 from servetune.perf.roofline.coefficients import Coefficients  # noqa: E402
 from servetune.perf.roofline.factors import Factor, corrected  # noqa: E402
+from servetune.perf.roofline.steady_state import length_moments  # noqa: E402
 from servetune.perf.roofline.tables import architecture_of, table_for  # noqa: E402
 from servetune.workload import Workload  # noqa: E402
 
@@ -120,7 +121,7 @@ def in_steady_state(row: Measured, c: Coefficients) -> Triple:
 
 
 def whole(row: Measured, ttft_ms: float, tpot_ms: float) -> Triple:
-    return ttft_ms, tpot_ms, ttft_ms + (row.lengths.output_tokens - 1) * tpot_ms
+    return ttft_ms, tpot_ms, ttft_ms + (length_moments(row.lengths).output_tokens - 1) * tpot_ms
 
 
 def tell(errors: dict[str, list[list[float]]], played: list[Measured]) -> None:

@@ -43,8 +43,8 @@ from servetune.workload.lengths import Lengths
 _LENGTH_SAMPLES = 512
 #: Steps towards the number of running requests, and how near in it two of them are one answer.
 _ROUNDS, _NEAR = 60, 1e-9
-#: Middles of the lower, middle and upper third of a normal law, in standard deviations.
-_THIRDS = (-0.967, 0.0, 0.967)
+#: Means of the fifths of a normal law, in standard deviations.
+_FIFTHS = (-1.4, -0.532, 0.0, 0.532, 1.4)
 
 
 class OperatingPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -382,7 +382,7 @@ class SteadyState:
 
         A prompt longer than the budget leaves takes several steps, each with all decoding
         sequences beside it. Small steps run as captured graphs, so where prompts differ the mean
-        is over small, middling and large ones.
+        is over fifths of them by size.
         """
         steps = self._parts(prompts, sequences)
         tokens = prompts * self.moments.input_tokens / steps
@@ -403,13 +403,13 @@ class SteadyState:
         )
 
     def _sizes(self, prompts: float) -> tuple[float, ...]:
-        """Tokens over their mean in the small, middling and large third of groups of prompts."""
+        """Tokens over their mean in each fifth of groups of prompts, the smallest first."""
         mean_tokens, sd_tokens = self.moments.input_tokens, self.moments.input_spread_tokens
         if not sd_tokens:
             return (1.0,)
         # a gamma law's quantiles, by Wilson and Hilferty
         variance = ((sd_tokens / mean_tokens) ** 2 + max(0.0, 1 - 1 / prompts)) / prompts
-        roots = [max(0.0, 1 - variance / 9 + z * math.sqrt(variance) / 3) for z in _THIRDS]
+        roots = [max(0.0, 1 - variance / 9 + z * math.sqrt(variance) / 3) for z in _FIFTHS]
         mean = sum(root**3 for root in roots) / len(roots)
         return tuple(root**3 / mean for root in roots)
 
