@@ -21,7 +21,7 @@ engine that computes prompts apart then decodes without interruption. One that m
 groups that fit a step apart, except those that end before the first of them is back.
 
 Measured closed loops wait for some more prompts (`clumps`), as in the simulator. Left to it: the
-burst at the start of a run, any spread around means, and preemption (the formula serves up to 20%
+burst at the start of a run, any spread around means, and preemption (the formula serves up to 25%
 more where the cache is the limit). `benchmarks/prediction/agreement.py` compares the two.
 """
 
