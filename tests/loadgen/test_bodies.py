@@ -7,7 +7,7 @@ import pytest
 
 from servetune.errors import InputError
 from servetune.loadgen.bodies import head_of, prepared_request
-from servetune.loadgen.target import Target
+from servetune.loadgen.target import Target, header_of
 from servetune.workload.apis import APIS
 from servetune.workload.lengths import LengthLaws
 from servetune.workload.prompts import Prompt
@@ -81,12 +81,12 @@ class TestWhatIsSent:
         assert "Authorization: Bearer not-for-print" in body_of(target)[0]
         assert "not-for-print" not in repr(target) + msgspec.json.encode(target).decode()
         monkeypatch.delenv("A_KEY")
-        with pytest.raises(InputError, match="A_KEY holds no usable API key"):
+        with pytest.raises(InputError, match="A_KEY holds no usable key"):
             body_of(target)
 
     def test_a_key_cannot_smuggle_in_another_header(self, monkeypatch):
         monkeypatch.setenv("A_KEY", "x\r\nX-Other: y")
-        with pytest.raises(InputError, match="no usable API key"):
+        with pytest.raises(InputError, match="no usable key"):
             body_of(msgspec.structs.replace(TARGET, api_key_env="A_KEY"))
 
 
@@ -162,3 +162,34 @@ class TestConversations:
         ask = prepared_request(at("chat"), WORKLOAD, follow, WORDS)
         assert (ask.first, ask.think_s) == (False, 0.5)
         assert prepared_request(at("chat"), WORKLOAD, REQUEST, WORDS).first
+
+
+def test_headers_of_the_user_are_sent_and_variables_in_them_are_never_shown(monkeypatch):
+    monkeypatch.setenv("TENANT_KEY", "k-123456789012")
+    target = Target(
+        base_url="http://127.0.0.1:1",
+        model="m",
+        user_headers=(header_of("X-Tenant: blue"), header_of("X-Api-Key: $TENANT_KEY")),
+    )
+    head = head_of(target, Workload.of(LengthLaws.fixed(8, 8), request_count=1)).decode()
+    assert "X-Tenant: blue\r\n" in head
+    assert "X-Api-Key: k-123456789012\r\n" in head
+    assert target.plain("no tenant for k-123456789012") == "no tenant for $TENANT_KEY"
+    assert "k-1234" not in repr(target)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("X-Tenant", "is no header"),
+        ("a b: c", "is no header"),
+        ("X-Tenant: two\nlines", "is no header"),
+        ("Content-Length: 5", "the load client sets"),
+        ("Authorization: Bearer abcdef", "is a secret"),
+        ("X-Api-Key: abcdef", "is a secret"),
+        ("Cookie: session=1", "is a secret"),
+    ],
+)
+def test_a_header_that_cannot_be_sent_or_would_show_a_secret_is_refused(text, problem):
+    with pytest.raises(InputError, match=problem):
+        header_of(text)

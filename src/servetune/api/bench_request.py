@@ -29,6 +29,14 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     api_key_env: Annotated[
         str | None, option("Environment variable that holds the API key.", metavar="NAME")
     ] = None
+    header: Annotated[
+        tuple[str, ...],
+        option(
+            "Header of each request; '$VARIABLE' in it is read from the environment. May be "
+            "repeated.",
+            metavar="NAME:VALUE",
+        ),
+    ] = ()
     cafile: Annotated[
         Path | None,
         option("Certificates to trust instead of the system's.", metavar="FILE"),

@@ -30,6 +30,7 @@ from servetune.loadgen.sagemaker import (
     aws_session,
     endpoint_target,
 )
+from servetune.loadgen.target import header_of
 from servetune.metrics import LATENCIES, Constraint, PrecisionTarget, parse_constraints
 from servetune.trials import SMALLEST_VOCAB
 from servetune.trials import Bench as PreparedLoad
@@ -147,6 +148,7 @@ def _targets(request: Bench, api: str, stream: bool) -> tuple[tuple[Target, ...]
         "temperature": request.server.temperature,
         "cafile": str(cafile) if cafile else None,
         "extra_body": request.load.extra_body,
+        "user_headers": tuple(header_of(text) for text in request.server.header),
     }
     if request.endpoint.sagemaker:
         return sagemaker_targets(request, model=request.server.model, shared=shared)

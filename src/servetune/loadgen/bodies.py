@@ -153,10 +153,11 @@ def prepared_request(
 
 def request_text(target: Target, workload: Workload, request: Request, prompt: Prompt) -> str:
     """Request as it would leave, for people: without its key, and cut to a screen."""
-    keyless = msgspec.structs.replace(target, api_key_env=None)
+    keyless = msgspec.structs.replace(target, api_key_env=None, user_headers=())
     head = head_of(keyless, workload).decode("latin-1").replace("\r\n", "\n")
     if target.api_key_env:
         head += f"Authorization: Bearer ${target.api_key_env}\n"
+    head += "".join(f"{name}: {value}\n" for name, value in target.user_headers)
     body = prepared_request(target, workload, request, prompt).body.decode("utf-8", "replace")
     if len(body) > SHOWN_CHARACTERS:
         half = SHOWN_CHARACTERS // 2

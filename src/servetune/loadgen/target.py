@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import ssl
 from typing import Literal
 from urllib.parse import quote, urlsplit
@@ -13,11 +14,18 @@ import msgspec
 from servetune import __version__
 from servetune.errors import InputError, LoadError, ServerRefused
 from servetune.probe import ConnectError, Server, ask
+from servetune.secret import is_secret_name
 from servetune.traffic.connection import Address
 from servetune.traffic.sigv4 import Signing
 
 LEAST_KEPT = 12
 """Characters of a secret that are enough of it to be removed from what is shown."""
+
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+#: Headers that frame a request.
+_OWN_HEADERS = ("host", "content-length", "content-type", "connection", "transfer-encoding")
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +48,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
             `null` removes one, such as `{"stream_options": null}`.
         path: Path instead of the API's own route, for servers that have one route for all.
         further_headers: Headers that each request has in addition.
+        user_headers: Further headers by name; `$NAME` in a value is an environment variable, which
+            is read when a request is built, so that no secret is stored.
         signing: Signing of the requests, at servers that require it (AWS's); the credentials are
             the run's (`run_load_blocking`).
     """
@@ -55,6 +65,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     extra_body: str = ""
     path: str = ""
     further_headers: tuple[tuple[str, str], ...] = ()
+    user_headers: tuple[tuple[str, str], ...] = ()
     signing: Signing | None = None
 
     @property
@@ -79,6 +90,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         """Headers of every request to this server, the key included."""
         headers = {"User-Agent": f"servetune/{__version__}", "Accept": accept}
         headers.update(self.further_headers)
+        headers.update((name, _with_variables(value)) for name, value in self.user_headers)
         if self.api_key_env:
             headers["Authorization"] = f"Bearer {_key(self.api_key_env)}"
         return headers
@@ -89,6 +101,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.api_key_env and (key := os.environ.get(self.api_key_env, "").strip()):
             words = words.replace(key, f"${self.api_key_env}")
+        for _, value in self.user_headers:
+            if "$" in value:
+                words = words.replace(_with_variables(value), value)
         return "".join(each if each.isprintable() else " " for each in words)
 
 
@@ -111,11 +126,37 @@ def without(words: str, secret: str, shown: str) -> str:
     return words
 
 
+def header_of(text: str) -> tuple[str, str]:
+    """Name and value of a header that a user gave as `NAME: VALUE`.
+
+    Raises:
+        InputError: It is no header, one that the client sets itself, or a secret as plain text.
+    """
+    name, colon, value = (part.strip() for part in text.partition(":"))
+    printable = value.isascii() and value.isprintable()
+    if not colon or not printable or not _HEADER_NAME.fullmatch(name):
+        raise InputError(f"--header '{name}' is no header", hint="write it like 'X-Tenant: blue'")
+    if name.lower() in _OWN_HEADERS:
+        raise InputError(f"the load client sets {name} itself", hint="leave --header out for it")
+    secret = is_secret_name(name) or name.lower() in ("authorization", "cookie")
+    if secret and "$" not in value:
+        raise InputError(
+            f"the value of {name} is a secret, which commands and files would show",
+            hint=f"export it and give --header '{name}: $VARIABLE' in single quotes",
+        )
+    return name, value
+
+
+def _with_variables(value: str) -> str:
+    """The value with each `$NAME` read from the environment."""
+    return _VARIABLE.sub(lambda found: _key(found[1] or found[2]), value)
+
+
 def _key(variable: str) -> str:
     key = os.environ.get(variable, "").strip()
     if not key or not key.isascii() or not key.isprintable():
         raise InputError(
-            f"environment variable {variable} holds no usable API key",
+            f"environment variable {variable} holds no usable key",
             hint=f"export {variable}=... before the run",
         )
     return key
