@@ -11,12 +11,25 @@ import pytest
 from servetune.testing import Behaviour, FakeServer
 
 
+class _Mortal(FakeServer):
+    """A server that ends abruptly once it has answered so many requests; None never does."""
+
+    def __init__(self, behaviour, die_after_answers):
+        super().__init__(behaviour)
+        self._die_after_answers = die_after_answers
+
+    async def answer(self, *request):
+        await super().answer(*request)
+        if sum(truth.whole for truth in self.truths) == self._die_after_answers:
+            asyncio.get_running_loop().call_soon(self.die)
+
+
 @contextmanager
-def _fake(**behaviour):
+def _fake(die_after_answers=None, **behaviour):
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    server = FakeServer(Behaviour(**behaviour))
+    server = _Mortal(Behaviour(**behaviour), die_after_answers)
 
     def wait(work):
         return asyncio.run_coroutine_threadsafe(work, loop).result(10)
