@@ -343,7 +343,8 @@ class _Picks:
         else:
             yield from (Text(recommendation_text(pick)) for pick in self._picks.values())
         yield from (Text(line) for line in price_lines(self._records))
-        yield from (Text(f"suggestion for {label}: {text}") for label, text in self._suggested())
+        for label, text in self._suggested():
+            yield Text(f"from the trials, for {label}: {text}")
 
     def _left_out(self) -> Iterator[Text]:
         """Note on excluded trials, for which the table has no column."""

@@ -15,7 +15,7 @@ function drawHeader() {
   const { header } = DATA;
   const title = header.model || DATA.title;
   byId('title').textContent = title;
-  const price = header.price ? `$${header.price} per hour` : null;
+  const price = header.price ? `$${header.price} per hour${header.price_source ? ` (${header.price_source})` : ''}` : null;
   const facts = [['Machine', header.machine], [header.instance ? 'Instance' : 'Price', [header.instance, price].filter(Boolean).join(', ')],
     ['Engine', header.engine], ['Workload', header.workload], [header.simulated_count === header.trial_count ? 'Simulated' : 'Measured', header.date],
     ['Trials', `${header.trial_count}${header.failed_count ? `, ${header.failed_count} failed` : ''}`]];
@@ -104,7 +104,7 @@ function pickCard(objective, pick) {
     make('p', { class: 'config' }, make('button', { type: 'button', class: 'plain', title: 'Select this trial', onclick: () => select(trial.id, true) }, trial.label)),
     make('dl', { class: 'numbers' }, numbers.flatMap(([label, name, statistic]) => [make('dt', {}, label), make('dd', {}, shown(valueOf(trial, name, statistic), QUANTITY[name].unit))])),
     make('ul', { class: 'why' }, reasons(objective, pick).map(([text, bad]) => make('li', { class: bad ? 'bad' : null }, text))),
-    trial.suggestions.map((text) => make('p', { class: 'suggestion' }, `Suggestion: ${text}.`)),
+    trial.suggestions.map((text) => make('p', { class: 'suggestion' }, `From the trials: ${text}.`)),
     trial.cmd ? command(trial.cmd) : '');
 }
 

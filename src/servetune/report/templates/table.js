@@ -98,7 +98,7 @@ function openDrawer() {
       make('button', { type: 'button', onclick: () => byId('drawer').close() }, 'Close')),
     make('div', { class: 'body' },
       part('Why it failed', make('div', {}, make('p', {}, trial.failure ? `${trial.failure.kind}: ${trial.failure.reason}` : ''), trial.failure && trial.failure.log_tail ? make('details', { open: true }, make('summary', {}, 'server log, last lines'), make('pre', {}, trial.failure.log_tail)) : ''), kind === 'failed'),
-      part('Suggestions', make('div', {}, trial.suggestions.map((s) => make('p', { class: 'suggestion' }, `${s}.`))), trial.suggestions.length > 0),
+      part('From the trials', make('div', {}, trial.suggestions.map((s) => make('p', { class: 'suggestion' }, `${s}.`))), trial.suggestions.length > 0),
       part('Server command', trial.cmd ? command(trial.cmd) : ''  , Boolean(trial.cmd)),
       part('Server settings', rows(trial.server), some(trial.server)), part('Client settings', rows(trial.client), some(trial.client)),
       part('Results (latencies in ms)', rows(plain(trial.results)), some(trial.results)), part('Predicted', rows(plain(trial.predicted)), some(trial.predicted)),
