@@ -97,6 +97,20 @@ def test_help_has_a_section_for_each_part_and_states_defaults(capsys):
     assert "Users at once. [default: 10]" in text
 
 
+@pytest.mark.parametrize(("word", "name"), [("word", "words"), ("pause", "pause_s")])
+def test_another_spelling_of_an_option_leads_to_its_keyword(word, name):
+    with pytest.raises(UnknownName) as caught:
+        made(Greeting, "you", {word: 1})
+    assert caught.value.hint == f"it is called {name} here"
+
+
+def test_a_wrong_type_is_named_without_words_of_json():
+    with pytest.raises(InputError, match=r"^words: expected list, got table$"):
+        made(Greeting, "you", {"words": {"a": 1}})
+    with pytest.raises(InputError, match=r"^users: expected int, got str$"):
+        made(Greeting, "you", {"users": "x"})
+
+
 @pytest.mark.parametrize(
     ("values", "error", "message"),
     [

@@ -36,6 +36,13 @@ def test_random_lengths_and_rates():
     )
 
 
+def test_embeddings_need_no_length_of_answers():
+    workload = workload_from_client_args({"api": "embeddings", "num_prompts": 3, "concurrency": 1})
+    assert [request.output_tokens for request in workload.requests()] == [1, 1, 1]
+    with pytest.raises(InputError, match="no output tokens"):
+        workload_from_client_args({"api": "embeddings", "random_output_len": 8})
+
+
 def test_the_same_workload_asks_the_same_requests():
     args = {"random_range_ratio": 0.5, "request_rate": 3.0, "num_prompts": 50}
     assert workload_from_client_args(args).requests() == workload_from_client_args(args).requests()

@@ -332,7 +332,7 @@ class Doctor(Request, frozen=True, kw_only=True):
 
     load: Annotated[
         bool,
-        option("Load test of the client on this machine, half a minute", "--load-test", "--load"),
+        option("Load test of the client on this machine, half a minute", "--load-test"),
     ] = False
 
 

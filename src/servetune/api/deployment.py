@@ -176,7 +176,9 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
     ] = None
     image_tag: Annotated[
         str | None,
-        option("Tag of a certain image.", metavar="TAG", default="nearest to the trial's engine"),
+        option(
+            "Tag of the container image.", metavar="TAG", default="nearest to the trial's engine"
+        ),
     ] = None
     hours: Annotated[
         Positive, option("Hours that the endpoint shall stand, for its cost and its tag.")

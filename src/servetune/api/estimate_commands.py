@@ -67,7 +67,7 @@ def tune_commands(
     return commands
 
 
-#: Requests per user of a measured anchor, as in the tables that similarity was read off.
+#: Requests per user of a measured anchor, as in the tables that similarity was fitted to.
 _ANCHOR_GENERATIONS = 10
 
 

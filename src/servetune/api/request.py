@@ -176,7 +176,7 @@ def checked(kind: type[RequestT], values: Mapping[str, Any]) -> RequestT:
     fields = {each.name: each for each in fields_of(kind)}
     for name in values:
         if name not in fields:
-            raise UnknownName(f"option of {kind.verb or kind.__name__}", name, fields)
+            raise _unknown(kind, name)
     values = {name: _as_field(fields[name], value) for name, value in values.items()}
     for name, value in values.items():
         _require_choice(fields[name], value)
@@ -186,6 +186,15 @@ def checked(kind: type[RequestT], values: Mapping[str, Any]) -> RequestT:
         return msgspec.convert(_nested(fields, values), kind, dec_hook=_decoded)
     except msgspec.ValidationError as error:
         raise _refusal(kind, str(error)) from None
+
+
+def _unknown(kind: type[Request], name: str) -> UnknownName:
+    """Error about a name that is no field; other spellings of an option lead to its field."""
+    option = f"--{name.replace('_', '-')}"
+    same = [each.name for each in fields_of(kind) if option in each.names]
+    hint = f"it is called {same[0]} here" if same else ""
+    known = [each.name for each in fields_of(kind)]
+    return UnknownName(f"option of {kind.verb or kind.__name__}", name, known, hint=hint)
 
 
 def _as_field(field: Field, value: Any) -> Any:
@@ -226,6 +235,9 @@ def _refusal(kind: type[Request], reason: str) -> InputError:
     """Msgspec's message about a path (`$.num_gpus`) in the words of options."""
     message, _, path = reason.partition(" - at `$.")
     name = path.rstrip("`").rpartition(".")[2]
+    for json_word, word in (("array", "list"), ("object", "table")):
+        message = message.replace(f"`{json_word}", f"`{word}")
+    message = message.replace(" | null", "")
     if name:
         return InputError(f"{name}: {message[:1].lower()}{message[1:]}".replace("`", ""))
     missing = [each.name for each in fields_of(kind) if f"`{each.name}`" in reason]
@@ -252,8 +264,9 @@ def read_config(path: Path, kind: type[Request]) -> dict[str, Any]:
     try:
         tables: Any = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise InputError(
-            f"cannot read the configuration {path}: {error}", hint="give a TOML file"
+            f"cannot read the configuration {path}: {reason}", hint="give a TOML file"
         ) from None
     values = tables
     for word in kind.verb.split():

@@ -328,7 +328,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     max_cost_usd: Annotated[
         Positive | None,
         option(
-            "Cost of this call in dollars: the machine's price times the time.",
+            "Cost of this call at which it ends, in dollars: the machine's price times the time.",
             "--max-cost",
             metavar="USD",
         ),

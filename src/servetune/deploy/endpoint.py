@@ -39,7 +39,7 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True):
         model_source: Hub id or `s3://` prefix; the Plan's model where `None`.
         endpoint_name: Endpoint's name; made from the model's where `None`.
         role_arn: Execution role; given with `apply` where `None`.
-        image_tag: Tag of a certain image instead of the nearest to the measured engine.
+        image_tag: Tag of the container image; `None` for the nearest to the measured engine.
         weights_bytes: Size of the published weights, for time-outs.
         startup_timeout_s: Time until the container must answer health checks; from
             `weights_bytes` where `None`.

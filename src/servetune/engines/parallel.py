@@ -174,7 +174,7 @@ class _Split(NamedTuple):
 
 
 def _obstacle(plan: Plan, shape: NetworkShape) -> str | None:
-    """The first thing that stands against the plan, as the network alone sees it."""
+    """First reason why the network cannot be split as planned; `None` where it can."""
     split = _Split(
         plan.tensor_parallel,
         plan.pipeline_parallel,
@@ -187,7 +187,7 @@ def _obstacle(plan: Plan, shape: NetworkShape) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _obstacle_of(split: _Split, shape: NetworkShape) -> str | None:
-    """Plans of a sweep or a table repeat each other in what can stand against them."""
+    """`_obstacle` of one split, cached: the plans of a sweep or a table repeat few splits."""
     return next(_obstacles(split, shape), None)
 
 

@@ -108,7 +108,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def without(words: str, secret: str, shown: str) -> str:
-    """Words with a secret taken out, also where only its beginning was kept, or it was quoted.
+    """Text in which `shown` stands for the secret, also where the secret is cut off or URL-quoted.
 
     Example:
         >>> without("signed with abcdefghijklmnop and abcdefghijklm", "abcdefghijklmnop", "KEY")

@@ -109,7 +109,7 @@ class SleepPlanner:
 
 
 def _usual(known: float, observed: float) -> float:
-    """Usual number: the smallest seen, as more come after a stall and fewer never do."""
+    """Estimate of a usual number: a smaller one replaces it, a larger one moves it little."""
     if not known:
         return observed
     return min(observed, known + _SLIGHT_WEIGHT * (observed - known))

@@ -372,7 +372,8 @@ def _nominal_lengths(trial: Trial) -> tuple[int, int]:
     if workload.name != "random" or not workload.parts or workload.has_dataset:
         return -1, -1
     fixed = workload.lengths.fixed_pair or (-1, -1)
+    own_outputs = "output_tokens" in args or workload.api == "embeddings"
     return (
         fixed[0] if "input_tokens" in args else int(args.get("random_input_len", 1024)),
-        fixed[1] if "output_tokens" in args else int(args.get("random_output_len", 512)),
+        fixed[1] if own_outputs else int(args.get("random_output_len", 512)),
     )

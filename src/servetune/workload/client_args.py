@@ -275,7 +275,10 @@ def _random(args: ClientArgs) -> ClientArgs:
             )
         return {}
     inputs = args.get("input_tokens") or _law(args, "input", _DEFAULT_INPUT_TOKENS)
-    outputs = args.get("output_tokens") or _law(args, "output", _DEFAULT_OUTPUT_TOKENS)
+    lengthless = args.get("api") == "embeddings" and "random_output_len" not in args
+    outputs = args.get("output_tokens") or (
+        None if lengthless else _law(args, "output", _DEFAULT_OUTPUT_TOKENS)
+    )
     if "random_prefix_len" not in args:
         if "num_prefixes" in args:
             raise InputError(

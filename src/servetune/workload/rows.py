@@ -24,7 +24,7 @@ Row = tuple[str, JsonMembers]
 #: Rows as the package `datasets` has them.
 Rows = Iterable[JsonMembers]
 
-#: What a path begins with that names a data set of the Hugging Face hub.
+#: Beginning of a path that names a data set of the Hugging Face hub.
 HUB = "hf:"
 
 

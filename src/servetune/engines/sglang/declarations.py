@@ -7,7 +7,7 @@ from servetune.engines.sources import Declarations, Named, Trees
 
 
 def _read(trees: Trees) -> Named:
-    """Fields of namespaces since 0.5.2x, calls of `add_argument` before."""
+    """Settings by name: annotated fields in `fields/` since 0.5.2x, `add_argument` calls before."""
     aliases = literal_aliases(trees.values())
     found: Named = {}
     for path, tree in trees.items():

@@ -95,7 +95,7 @@ def _caching(plan: Plan, shape: NetworkShape, device: Device) -> bool | None:
 
 
 def _chunks(plan: Plan, shape: NetworkShape, device: Device) -> bool | None:
-    """Prompts are cut, but not with drafts; the kernels for other heads can do it as well."""
+    """Whether long prompts are computed in chunks; never with drafted tokens, `None` if unknown."""
     if plan.draft_tokens or dict(plan.extra).get("speculate"):
         return False
     return True if _kernels_known(shape, device) else None

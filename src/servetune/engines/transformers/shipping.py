@@ -28,7 +28,7 @@ SHIPPING = Shipping(
     image="",
     usual_version="5.23.0",
     install="transformers[serving]",
-    name_setting="",  # the model is asked for as it was given
+    name_setting="",  # requests name the model as the server was given it
     fill=_fill,
     read=_read,
 )

@@ -159,7 +159,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def calibrated(anchors: Sequence[Anchor]) -> Calibration:
-    """Calibration for all runs by some anchors, smaller where they are few; no anchors, no change.
+    """Calibration of all runs by measured anchors; a few correct less, none nothing.
 
     Example:
         >>> slow = Anchor(predicted_ttft_ms=100, predicted_tpot_ms=10, measured_tpot_ms=12)

@@ -265,7 +265,8 @@ PATHS = (
     *(f"{part}.{field}" for part, kind in _PARTS.items() for field in kind.__struct_fields__),
     "device_factor",
 )
-#: Paths of the shares that grouped products reach, one for each kind of storage.
+#: Paths of `experts.compute_fraction_*`: share of peak that grouped matrix products reach, one
+#: per storage format.
 EXPERT_SHARES = tuple(path for path in PATHS if path.startswith("experts.compute_fraction"))
 
 

@@ -342,7 +342,7 @@ class SteadyState:
     ) -> tuple[float, float]:
         """Seconds to the first token and between tokens where prompts share steps with decoding."""
         plain_s = self._decode_s(decoding)
-        come = -math.expm1(-per_step)  # share of steps before which some came
+        come = -math.expm1(-per_step)  # fraction of steps with a new prompt
         prompts = per_step / come if come else 1.0
         parts = self._parts(prompts, decoding)
         part_s = self._prompts_s(prompts, decoding) / parts

@@ -43,9 +43,10 @@ from servetune.perf.sim.waiting_queue import FifoQueue
 # SGLang's environs.py, 0.5.
 _INITIAL_RATIO, _LEAST_SHARE, _DECAY_STEPS = 0.7, 0.14, 600
 _RETRACT_STEPS, _MOST_NEW_TOKENS = 20, 4096
-#: Above so many that wait, prefixes are not looked for.
+#: Queued requests, above which the queue is not sorted by cached prefixes.
 _MOST_SORTED = 128
-#: Who finds no more than this and shares so much with one before it waits for that one.
+#: Tokens of a prompt. One that finds no more of them cached, and shares as many with a request
+#: queued before it, waits until that one has computed them.
 _ALIKE_TOKENS = 32
 _NO_LIMIT = 1 << 62
 
