@@ -49,7 +49,7 @@ def outcomes(result):
 
 class TestClosedLoop:
     async def test_every_request_has_one_record_and_the_users_are_never_exceeded(self):
-        async with running_server(Behaviour(ttft_s=0.004, itl_s=0.001)) as server:
+        async with running_server(Behaviour(ttft_s=0.03, itl_s=0.001)) as server:
             result = await load(server.url)
         assert [record.index for record in result.records] == list(range(40))
         assert set(outcomes(result)) == {"ok"}

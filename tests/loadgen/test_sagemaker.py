@@ -57,7 +57,7 @@ async def load(runtime, workload=CLOSED, *, name="my-endpoint", api="completions
 @pytest.mark.parametrize("api", ["completions", "chat"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_every_token_comes_through_frames_that_are_cut_anywhere(api, seed):
-    async with endpoint_of(Behaviour(ttft_s=0.002, itl_s=0.001), seed=seed) as (server, runtime):
+    async with endpoint_of(Behaviour(ttft_s=0.03, itl_s=0.001), seed=seed) as (server, runtime):
         _, result = await load(runtime, api=api)
     assert runtime.refused == []
     assert {record.outcome for record in result.records} == {"ok"}

@@ -88,7 +88,7 @@ async def until(reached):
 class TestSeveral:
     @pytest.mark.parametrize("processes", [1, 3])
     async def test_a_closed_loop_sends_each_index_once_and_has_no_more_users(self, processes):
-        async with running_server(Behaviour(ttft_s=0.004)) as server:
+        async with running_server(Behaviour(ttft_s=0.03)) as server:
             result = await load(server.url, settings=LoadSettings(processes=processes))
         assert answers_once(result, server, FEW)
         assert outcomes(result) == {"ok": 60}
