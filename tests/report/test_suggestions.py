@@ -108,3 +108,25 @@ def test_splits_that_are_swept_as_pairs_are_one_setting():
     trials = [laid(1, 4, 2000.0), laid(2, 2, 1500.0), laid(4, 1, 900.0)]
     (text,) = suggestions(trials[0], trials)
     assert text.startswith("TP2 DP2 was slower: -25%")
+
+
+def test_a_plateau_is_less_than_five_percent_from_two_thirds_of_the_load():
+    light = rated(factory.record(users=32), 1000.0)
+
+    def flattened(users, rate):
+        heavy = rated(factory.record(users=users), rate)
+        return any("flattened" in text for text in suggestions(heavy, [light, heavy]))
+
+    assert flattened(48, 1049.0)
+    assert not flattened(48, 1051.0)
+    assert not flattened(47, 1049.0)
+
+
+def test_values_within_one_percent_changed_nothing():
+    mine = rated(factory.record(), 1000.0)
+    said = [
+        suggestions(mine, [mine, rated(factory.record(batched=4096), rate)])
+        for rate in (1009.9, 1010.2)
+    ]
+    assert "changed nothing" in said[0][0]
+    assert "was faster" in said[1][0]
