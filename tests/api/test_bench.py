@@ -106,3 +106,48 @@ def test_a_trial_of_a_simulated_sweep_is_asked_again_to_the_letter(client):
     again = prepared_load(like_trial(request, record))
     assert [p.token_count for p in again.prompts] == [p.token_count for p in before.prompts]
     assert again.prompts != before.prompts  # or a prefix cache would know them
+
+
+def test_each_run_has_prompts_of_its_own_and_a_seed_repeats_them(server):
+    def prompts(**options):
+        loads = []
+        found = st.bench(
+            server.url,
+            requests=4,
+            input_tokens="20",
+            output_tokens="4",
+            on_progress=lambda load, progress: loads.append(load) if progress is None else None,
+            **options,
+        )
+        return loads[0].prompts, found.record
+
+    (first, one), (second, other) = prompts(), prompts()
+    assert first != second  # or the second would measure the server's prefix cache
+    assert one.metadata["seed"] != other.metadata["seed"]
+    again, repeated = prompts(seed=one.metadata["seed"])
+    assert again == first
+    assert repeated.config.client_args["seed"] == one.config.client_args["seed"]
+
+
+def test_a_record_has_the_lengths_that_were_sent_by_default(server):
+    found = st.bench(server.url, requests=2, concurrency=1)
+    args = found.record.config.client_args
+    assert (args["input_tokens"], args["output_tokens"]) == ("1024", "512")
+    request = msgspec.structs.replace(
+        st.Bench(), server=msgspec.structs.replace(st.Bench().server, urls=(URL,), model="m")
+    )
+    again = prepared_load(like_trial(request, found.record))
+    sent = {(each.input_tokens, each.output_tokens) for each in again.workload.requests()}
+    assert sent == {(1024, 512)}
+    assert again.workload.seed == found.record.metadata["seed"]
+
+
+def test_a_trial_with_default_lengths_is_asked_again_with_them(tmp_path):
+    study = {"engine": "simulated", "gpu": "L4", "client_args": "num_prompts=5", "concurrency": 2}
+    found = st.tune(MODEL, **study, output_json=tmp_path / "q.json")
+    request = msgspec.structs.replace(
+        st.Bench(), server=msgspec.structs.replace(st.Bench().server, urls=(URL,), model="m")
+    )
+    again = prepared_load(like_trial(request, found.trials.records[0]))
+    assert {each.input_tokens for each in again.workload.requests()} == {1024}
+    assert len(again.workload.requests()) == 5

@@ -178,3 +178,15 @@ def test_limits_are_judged_each_in_a_line():
 
 def test_a_models_name_moves_no_cursor():
     assert "\x1b" not in printed(record(model="evil\x1b[2Jname"))
+
+
+@pytest.mark.parametrize(
+    ("hits", "shared", "warned"), [(990, 0.0, True), (40, 0.0, False), (500, 0.48, False)]
+)
+def test_prompts_that_the_server_had_seen_are_a_warning(hits, shared, warned):
+    made = record(
+        server={"prefix_queries_tokens": 1000, "prefix_hits_tokens": hits},
+        prepared={"exact": True, "template": "none", "hit_fraction": shared},
+    )
+    text = printed(made)
+    assert ("PREFIX CACHE: 99% of the prompt tokens" in " ".join(text.split())) is warned

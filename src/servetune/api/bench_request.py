@@ -10,7 +10,15 @@ import msgspec
 from servetune.api.request import Request, fields_of
 from servetune.api.shared_options import Limits
 from servetune.metrics import TOOLS
-from servetune.option import Count, Fraction, NonNegative, Positive, argument, option
+from servetune.option import (
+    Count,
+    Fraction,
+    NonNegative,
+    NonNegativeCount,
+    Positive,
+    argument,
+    option,
+)
 from servetune.workload import LoadOptions
 
 
@@ -260,6 +268,15 @@ class Bench(Request, frozen=True, kw_only=True):
     baseline: Baseline = Baseline()
     limits: Limits = Limits()
     results: Results = Results()
+    seed: Annotated[
+        NonNegativeCount | None,
+        option(
+            "Seed of lengths, arrivals and words.",
+            group=LoadOptions.group,
+            metavar="NUMBER",
+            default="another one in each run, so that no server has seen its prompts",
+        ),
+    ] = None
     words_seed: Annotated[
         int | None, option("Seed of random words, where it is not --seed.", hidden=True)
     ] = None

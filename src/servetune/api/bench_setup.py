@@ -36,6 +36,7 @@ from servetune.trials import SMALLEST_VOCAB
 from servetune.trials import Bench as PreparedLoad
 from servetune.workload import Workload
 from servetune.workload.apis import APIS
+from servetune.workload.options import DEFAULT_INPUT_TOKENS, DEFAULT_OUTPUT_TOKENS
 from servetune.workload.prepare import prepare
 
 CHECKED_ANSWERS = 200
@@ -213,7 +214,8 @@ def _require_context(target: Target, api: str, workload: Workload) -> None:
 
 def _workload(request: Bench, model: str) -> Workload:
     """Workload that the options mean; further members of bodies are the targets'."""
-    workload = request.load.to_workload(model)
+    seed = request.load.seed if request.seed is None else request.seed
+    workload = msgspec.structs.replace(request.load, seed=seed).to_workload(model)
     return msgspec.structs.replace(workload, extra_body="")
 
 
@@ -256,6 +258,10 @@ def _client_args(request: Bench, workload: Workload) -> dict[str, Any]:
         value = values_of(request).get(field)
         if value not in (None, (), False):
             args[name] = value
+    load = request.load
+    if load.workload is None and load.dataset is None and load.trace is None:
+        args.setdefault("input_tokens", DEFAULT_INPUT_TOKENS)
+        args.setdefault("output_tokens", DEFAULT_OUTPUT_TOKENS)
     if request.load.rate is not None:
         args["request_rate"] = request.load.rate
     if request.load.trace:

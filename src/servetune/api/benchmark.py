@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,9 +123,11 @@ def bench(
         from servetune.api.bench_baseline import compare, reproducing
 
         request, baseline = reproducing(request)
-    prepared = prepared_load(request)
     if request.results.dry_run:
-        return BenchResult(planned=dry_run_text(prepared))
+        return BenchResult(planned=dry_run_text(prepared_load(request)))
+    if request.seed is None:
+        request = msgspec.structs.replace(request, seed=1 + secrets.randbelow(2**31))
+    prepared = prepared_load(request)
     prepared, benched = _sent(request, prepared, on_progress)
     comparison = None
     if baseline is not None and benched.record.status == "ok":

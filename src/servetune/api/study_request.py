@@ -542,9 +542,7 @@ class Study(Request, frozen=True, kw_only=True):
         "dry_run",
     )
     group: ClassVar[str] = "Study"
-    defaults: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"input_tokens": "1024", "output_tokens": "512", "requests": "1000"}
-    )
+    defaults: ClassVar[Mapping[str, str]] = MappingProxyType({"requests": "1000"})
 
     model: Annotated[str, MODEL]
     engine: Annotated[

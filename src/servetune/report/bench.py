@@ -40,7 +40,7 @@ def bench_table(record: TrialRecord, constraints: tuple[Constraint, ...]) -> Ren
     lines: list[RenderableType] = []
     if record.simulated:
         lines.append(Text(_simulated(results), style="bold yellow"))
-    lines += [Text(_heading(record)), Text(), fact_table(_facts(results)), Text()]
+    lines += [Text(_heading(record)), Text(), fact_table(_facts(record)), Text()]
     if results["completed"]:
         lines += [_latency_table(results), Text()]
         lines += [Text(line) for line in _steady(results)]
@@ -62,7 +62,8 @@ def _heading(record: TrialRecord) -> str:
     return f"{''.join(filter(str.isprintable, model))} at {urls}"
 
 
-def _facts(results: ResultFields) -> Iterator[tuple[str, str]]:
+def _facts(record: TrialRecord) -> Iterator[tuple[str, str]]:
+    results = record.results
     total = results["completed"] + results["failed"]
     yield (
         "requests",
@@ -93,6 +94,9 @@ def _facts(results: ResultFields) -> Iterator[tuple[str, str]]:
         yield "sent", f"{shown(wait['mean'], 'ms')} after due on average, {most} at worst"
     if server := _server(results.get("server") or {}):
         yield "server", server
+    seed = record.metadata.get("seed")
+    if seed is not None:
+        yield "seed", f"{seed}; --seed {seed} sends the same requests again"
 
 
 def _per_s(results: ResultFields, name: str) -> str:
@@ -209,9 +213,31 @@ def _verdicts(results: ResultFields) -> Iterator[str]:
     until = results.get("until")
     if until and not until["reached"]:
         yield f"NOT REACHED: {until['label']}{_precision(until)}; send more requests"
+    if cached := _cached_unawares(results):
+        yield cached
     if results.get("interrupted"):
         yield f"INTERRUPTED: results up to the interruption{_unsent(results)}"
     yield str(results["instrument"]["verdict"])
+
+
+#: Share of prompt tokens, beyond those that requests share, that may be found in the cache.
+_TOLERATED_CACHED = 0.05
+
+
+def _cached_unawares(results: ResultFields) -> str:
+    """Warning where the server had seen prompts that no requests of this run share."""
+    totals = results.get("server") or {}
+    queries, hits = totals.get("prefix_queries_tokens"), totals.get("prefix_hits_tokens")
+    if not queries or hits is None:
+        return ""
+    shared = (results.get("prepared") or {}).get("hit_fraction") or 0.0
+    if hits / queries <= shared + _TOLERATED_CACHED:
+        return ""
+    return (
+        f"PREFIX CACHE: {hits / queries:.0%} of the prompt tokens were in the server's cache and "
+        f"{shared:.0%} are shared by these requests: the server had seen the prompts, so TTFT is "
+        "too short; without --seed each run has prompts of its own"
+    )
 
 
 def _unsent(results: ResultFields) -> str:

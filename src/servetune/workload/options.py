@@ -22,8 +22,8 @@ from servetune.workload.presets import preset, preset_names
 from servetune.workload.traces import trace_in
 from servetune.workload.workload import TraceFile, Workload
 
-DEFAULT_INPUT_TOKENS = "550"
-DEFAULT_OUTPUT_TOKENS = "150"
+DEFAULT_INPUT_TOKENS = "1024"
+DEFAULT_OUTPUT_TOKENS = "512"
 DEFAULT_TURN_TOKENS = "64"
 DEFAULT_CONCURRENCY = 10
 DEFAULT_REQUESTS = 100
