@@ -103,7 +103,7 @@ def test_a_server_that_dies_under_load_is_a_failed_record_and_the_sweep_goes_on(
 
 
 def test_a_server_that_never_gets_ready_is_a_failed_record_with_its_log(tune, tmp_path):
-    done = tune("ready_after_s=[60,0]", "--server-timeout", "3")
+    done = tune("ready_after_s=[60,0]", "--server-timeout", "8")
     assert done.returncode == 3
     waiting = records_of(tmp_path)[:2]
     assert [r.failure.kind for r in waiting] == ["not_ready"] * 2

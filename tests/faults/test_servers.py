@@ -140,7 +140,7 @@ def test_streams_that_stall_end_at_the_time_limit(sweep):
 @pytest.mark.parametrize("way", ["hang_health", "ready_after_s"])
 def test_a_server_that_takes_the_port_and_is_never_healthy_is_left(sweep, way):
     value = "true" if way == "hang_health" else "600"
-    done = sweep.run(sweep.fake, "--server-timeout", 4, server_args=f"{way}={value}")
+    done = sweep.run(sweep.fake, "--server-timeout", 8, server_args=f"{way}={value}")
     assert done.returncode == 3
     [record] = sweep.records()
     assert record.failure.kind == "not_ready"
