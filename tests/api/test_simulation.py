@@ -125,3 +125,16 @@ def test_options_of_the_sender_are_noted_as_without_effect(caplog):
         st.tune(MODEL, engine="simulated", gpu="L4", **USERS, no_stream=True, dry_run=True)
     assert "without effect on the simulation: --no-stream" in caplog.text
     assert trial.workload.warmup_count == 3
+
+
+def test_a_result_shows_its_table_and_not_every_request():
+    found = st.simulate("Qwen/Qwen3-4B", gpu="L4", rate=2, requests=20)
+    assert repr(found) == str(found)
+    assert found.heading in str(found)
+    assert len(str(found)) < 5_000
+    assert "\x1b" not in str(found)
+
+
+def test_trials_show_their_ranking():
+    trials = st.read("examples/published/qwen3-4b-4xl4.jsonl")
+    assert "Throughput pick: concurrency 128" in repr(trials)

@@ -61,6 +61,13 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     comparison: BaselineComparison | None = None
     planned: str = ""
 
+    def __str__(self) -> str:
+        from servetune.report import as_text, bench_table
+
+        return as_text(bench_table(self.record, self.constraints)) if self.record else self.planned
+
+    __repr__ = __str__
+
     @property
     def status(self) -> int:
         """Exit status: 0 done; 1 a constraint or the baseline is missed; 3 given up; 130

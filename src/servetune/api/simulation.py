@@ -227,6 +227,13 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
     constraints: tuple[Constraint, ...]
     artifacts: Artifacts | None = None
 
+    def __str__(self) -> str:
+        from servetune.report import as_text, trial_table
+
+        return as_text(trial_table(self.record, self.constraints, heading=self.heading))
+
+    __repr__ = __str__
+
     @property
     def feasible(self) -> bool:
         """Whether the trial holds its constraints."""

@@ -51,6 +51,13 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
     constraints: tuple[Constraint, ...] = ()
     source: Path | None = None
 
+    def __str__(self) -> str:
+        from servetune.report import as_text, ranking_table
+
+        return as_text(ranking_table(self.records, self.constraints))
+
+    __repr__ = __str__
+
     def __len__(self) -> int:
         return len(self.records)
 

@@ -34,6 +34,7 @@ from servetune.report.roofline import (
 from servetune.report.suggestions import suggestions
 from servetune.report.summary import records_from_summary, summary, summary_json
 from servetune.report.tables import (
+    as_text,
     comparison_table,
     console,
     pairs_table,
@@ -52,6 +53,7 @@ __all__ = [
     "RooflineFigure",
     "StepBar",
     "StepSlice",
+    "as_text",
     "bench_table",
     "candidates_of",
     "check_constraints",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO
@@ -58,6 +59,13 @@ def console(file: IO[str] | None = None) -> Console:
     if plain.is_terminal:
         return plain
     return _Console(file=file, highlight=False, width=_PLAIN_WIDTH, color_system=None)
+
+
+def as_text(table: RenderableType) -> str:
+    """Table as lines of text without colours."""
+    lines = io.StringIO()
+    console(lines).print(table)
+    return "\n".join(line.rstrip() for line in lines.getvalue().splitlines()).strip("\n")
 
 
 class _Console(Console):
