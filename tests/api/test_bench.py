@@ -132,13 +132,13 @@ def test_each_run_has_prompts_of_its_own_and_a_seed_repeats_them(server):
 def test_a_record_has_the_lengths_that_were_sent_by_default(server):
     found = st.bench(server.url, requests=2, concurrency=1)
     args = found.record.config.client_args
-    assert (args["input_tokens"], args["output_tokens"]) == ("1024", "512")
+    assert (args["input_tokens"], args["output_tokens"]) == ("550", "150")
     request = msgspec.structs.replace(
         st.Bench(), server=msgspec.structs.replace(st.Bench().server, urls=(URL,), model="m")
     )
     again = prepared_load(like_trial(request, found.record))
     sent = {(each.input_tokens, each.output_tokens) for each in again.workload.requests()}
-    assert sent == {(1024, 512)}
+    assert sent == {(550, 150)}
     assert again.workload.seed == found.record.metadata["seed"]
 
 

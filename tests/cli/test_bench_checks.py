@@ -140,7 +140,7 @@ def test_arrivals_that_are_not_one_law(options, words):
         (("--lora", "=3"), "cannot read the adapter '=3'"),
         (("--lora", "a=x"), "cannot read the adapter 'a=x'"),
         (("--lora", "a=0"), "must be positive"),
-        (("--shared-prefix", "1024"), "no room for a shared prefix of 1024"),
+        (("--shared-prefix", "550"), "no room for a shared prefix of 550"),
         (("--workload", "nope"), "unknown workload 'nope'"),
         (("--workload", "nope.toml"), "cannot read the workload nope.toml"),
         (("--tokenizer", "/nowhere/at/all"), "/nowhere/at/all"),

@@ -38,6 +38,7 @@ from servetune.trials.order import Order
 from servetune.trials.retry import DEFAULT_RETRIES
 from servetune.units import format_bytes
 from servetune.workload import LoadOptions
+from servetune.workload.options import STUDY_INPUT_TOKENS, STUDY_OUTPUT_TOKENS, STUDY_REQUESTS
 
 JOB_KINDS = ("slurm", "kubernetes")
 
@@ -542,7 +543,13 @@ class Study(Request, frozen=True, kw_only=True):
         "dry_run",
     )
     group: ClassVar[str] = "Study"
-    defaults: ClassVar[Mapping[str, str]] = MappingProxyType({"requests": "1000"})
+    defaults: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "input_tokens": STUDY_INPUT_TOKENS,
+            "output_tokens": STUDY_OUTPUT_TOKENS,
+            "requests": str(STUDY_REQUESTS),
+        }
+    )
 
     model: Annotated[str, MODEL]
     engine: Annotated[

@@ -12,7 +12,12 @@ from servetune.errors import InputError, UnknownName
 from servetune.json_value import JsonObject, JsonScalar
 from servetune.workload.laws import format_length, parse_law, shifted
 from servetune.workload.lengths import SHAREGPT
-from servetune.workload.options import DEFAULT_INPUT_TOKENS, DEFAULT_OUTPUT_TOKENS, LoadOptions
+from servetune.workload.options import (
+    STUDY_INPUT_TOKENS,
+    STUDY_OUTPUT_TOKENS,
+    STUDY_REQUESTS,
+    LoadOptions,
+)
 from servetune.workload.workload import Workload
 
 #: Client arguments by name; a list of names is one text, with commas.
@@ -104,7 +109,6 @@ _NOT_SUPPORTED = (
 #: Names of data sets; any other is that of a `dataset`.
 DATASETS = ("random", "random-ids", "sharegpt", "trace")
 
-_DEFAULT_REQUESTS = 1000
 _BACKENDS = ("vllm", "openai", "openai-chat", "sglang-oai", "sglang-oai-chat")
 #: Least tokens of ShareGPT's questions and answers in SGLang's and llm-optimizer's clients.
 _SHAREGPT_MIN_TOKENS = 2
@@ -201,7 +205,7 @@ def load_options(args: ClientArgs) -> LoadOptions:
         values["adapters"] = tuple(values["adapters"].split(","))
     if not {"requests", "duration_s", "until", "workload", "trace"} & values.keys():
         law = str(values.get("arrivals", ""))
-        values["requests"] = None if "scheduled" in law else _DEFAULT_REQUESTS
+        values["requests"] = None if "scheduled" in law else STUDY_REQUESTS
     try:
         return msgspec.convert(
             {name: value for name, value in values.items() if value is not None},
@@ -272,10 +276,10 @@ def _random(args: ClientArgs) -> ClientArgs:
                 hint="leave it out, or use random prompts",
             )
         return {}
-    inputs = args.get("input_tokens") or _law(args, "input", int(DEFAULT_INPUT_TOKENS))
+    inputs = args.get("input_tokens") or _law(args, "input", int(STUDY_INPUT_TOKENS))
     lengthless = args.get("api") == "embeddings" and "random_output_len" not in args
     outputs = args.get("output_tokens") or (
-        None if lengthless else _law(args, "output", int(DEFAULT_OUTPUT_TOKENS))
+        None if lengthless else _law(args, "output", int(STUDY_OUTPUT_TOKENS))
     )
     if "random_prefix_len" not in args:
         if "num_prefixes" in args:

@@ -22,8 +22,15 @@ from servetune.workload.presets import preset, preset_names
 from servetune.workload.traces import trace_in
 from servetune.workload.workload import TraceFile, Workload
 
-DEFAULT_INPUT_TOKENS = "1024"
-DEFAULT_OUTPUT_TOKENS = "512"
+DEFAULT_INPUT_TOKENS = "550"
+DEFAULT_OUTPUT_TOKENS = "150"
+"""Lengths of the workload without a name, which `bench` sends; its records carry them."""
+
+STUDY_INPUT_TOKENS = "1024"
+STUDY_OUTPUT_TOKENS = "512"
+STUDY_REQUESTS = 1000
+"""Defaults of a study and of its client arguments, as other load clients have them."""
+
 DEFAULT_TURN_TOKENS = "64"
 DEFAULT_CONCURRENCY = 10
 DEFAULT_REQUESTS = 100
