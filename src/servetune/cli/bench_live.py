@@ -11,6 +11,21 @@ from servetune.trials import Bench as PreparedLoad
 from servetune.units import format_seconds
 
 
+def done_fraction(load: PreparedLoad, progress: Progress) -> float | None:
+    """Share of the run that is over, by time or by requests; `None` where a precision ends it."""
+    if load.workload.duration_s is not None:
+        return min(1.0, progress.elapsed_s / load.workload.duration_s)
+    if load.until is not None or not progress.request_count:
+        return None
+    return progress.finished_count / progress.request_count
+
+
+def left_s(load: PreparedLoad, progress: Progress) -> float | None:
+    """Seconds to the end of the run at its pace so far; `None` before the first answer."""
+    done = done_fraction(load, progress)
+    return progress.elapsed_s * (1 / done - 1) if done else None
+
+
 class Live:
     """Table of the run's progress on the terminal; nothing where there is no terminal."""
 
@@ -39,12 +54,13 @@ class Live:
             self._display.stop()
 
     def show(self, load: PreparedLoad, progress: Progress | None) -> None:
-        """Show requests that ended, failed and are in flight, and the rate of tokens."""
+        """Show what is done and left, requests by what became of them, and the rate of tokens."""
         if self._display is None:
             return
         if progress is None:
             self._display.update("warming up", refresh=True)
             return
+        from rich.progress_bar import ProgressBar
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, show_header=False)
@@ -57,7 +73,12 @@ class Live:
             ended += f", until {until.label}"
         else:
             ended += f" of {progress.request_count:,}"
+        done, remaining_s = done_fraction(load, progress), left_s(load, progress)
+        if done is not None:
+            table.add_row("done", ProgressBar(total=1.0, completed=done, width=30))
         table.add_row("elapsed", elapsed)
+        if remaining_s is not None:
+            table.add_row("left, about", format_seconds(remaining_s))
         table.add_row("ended", ended)
         table.add_row("in flight", f"{progress.in_flight_count:,}")
         table.add_row("failed", f"{progress.failed_count:,}")
