@@ -9,6 +9,7 @@ import pytest
 import servetune as st
 from servetune.api.bench_baseline import like_trial
 from servetune.api.bench_setup import prepared_load
+from servetune.api.request import checked, read_config
 from servetune.errors import InputError
 from servetune.hardware import instance
 from servetune.models import load_shape
@@ -151,3 +152,20 @@ def test_a_trial_with_default_lengths_is_asked_again_with_them(tmp_path):
     again = prepared_load(like_trial(request, found.trials.records[0]))
     assert {each.input_tokens for each in again.workload.requests()} == {1024}
     assert len(again.workload.requests()) == 5
+
+
+def test_a_run_leaves_the_options_that_repeat_it(server, tmp_path):
+    sent = {"requests": 3, "input_tokens": "20", "output_tokens": "4", "out_dir": tmp_path / "run"}
+    found = st.bench(server.url, **sent)
+    options = read_config(tmp_path / "run" / "bench.toml", st.Bench)
+    assert options["seed"] == found.record.metadata["seed"]
+    assert "out_dir" not in options  # which holds this run already
+    again = prepared_load(checked(st.Bench, options))
+    assert again.prompts == prepared_load(checked(st.Bench, options)).prompts
+    assert len(again.workload.requests()) == 3
+
+
+def test_a_simulation_leaves_the_options_that_repeat_it(tmp_path):
+    first = st.simulate(MODEL, gpu="L4", concurrency=2, requests=4, out=tmp_path / "sim")
+    options = read_config(tmp_path / "sim" / "simulated.toml", st.Simulation)
+    assert st.simulate(checked(st.Simulation, options)).record.results == first.record.results

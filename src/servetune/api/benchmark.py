@@ -12,7 +12,7 @@ import msgspec
 from servetune.api.bench_request import Baseline, Bench
 from servetune.api.bench_setup import dry_run_text, prepared_load
 from servetune.api.notes import note, progress
-from servetune.api.request import request_of
+from servetune.api.request import request_of, write_repeating
 from servetune.api.trials import write_artifacts
 from servetune.errors import ServerRefused, ServetuneError, StoreError
 from servetune.loadgen import LoadResult, Progress, export_spans, otlp_endpoint
@@ -141,6 +141,8 @@ def bench(
         comparison, benched = compare(request, baseline, benched)
     if request.results.out_dir is not None:
         write_outputs(request.results.out_dir, prepared, benched)
+        again = request_of(Bench, request, {"out_dir": None})
+        write_repeating(again, Artifacts(request.results.out_dir, STEM).configuration)
     if request.results.otel_endpoint:
         export(request.results.otel_endpoint, prepared, benched)
     return BenchResult(

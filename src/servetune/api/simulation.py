@@ -13,7 +13,7 @@ from servetune.api.frames import frame
 from servetune.api.inputs import note_idle, require_known_settings
 from servetune.api.load_values import load_values, note_idle_load, require_stated_once
 from servetune.api.notes import note, progress
-from servetune.api.request import Request, given, request_of
+from servetune.api.request import Request, given, request_of, write_repeating
 from servetune.api.shared_options import (
     ALLOW_UNKNOWN,
     MODEL,
@@ -297,6 +297,7 @@ def simulate(
         )
     if artifacts:
         _write(artifacts, record, run, context.constraints, token_times=request.token_times)
+        write_repeating(request_of(Simulation, request, {"out": None}), artifacts.configuration)
     assert context.node is not None
     heading = f"{request.model} on {context.node.label}, {trial.plan.label}, {_load_text(trial)}"
     return SimulationResult(
