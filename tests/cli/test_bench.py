@@ -323,7 +323,7 @@ def test_a_route_that_was_named_and_is_not_there_is_not_replaced(chat_alone, ser
 def test_failures_are_counted_by_kind_with_a_sample(fake):
     server = fake(fail_share=0.5)
     printed = run(server.url, *SMALL, "-n", 40, "--warmup", 0)
-    found = re.search(r"FAILED (\d+) x http_status: (.*)", printed)
+    found = re.search(r"FAILED (\d+) x HTTP 500 Internal Server Error: (.*)", printed)
     assert "told to fail" in found[2]
     failed = sum(truth.fault == "fail" for truth in server.truths)
     assert int(found[1]) == failed > 0

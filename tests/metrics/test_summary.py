@@ -3,6 +3,7 @@ import pytest
 
 from servetune.metrics import Record, parse_constraints, summarize
 from servetune.metrics.latency import itl_gaps_s
+from servetune.metrics.summary import failures_of
 
 
 def record(
@@ -107,3 +108,17 @@ def test_three_samples_of_wrong_lengths_are_kept():
     )
     assert results["wrong_length"]["count"] == 5
     assert len(results["wrong_length"]["samples"]) == 3
+
+
+def test_failures_of_one_kind_are_told_apart_by_their_http_status():
+    def refused(index, status):
+        return Record(
+            index=index, input_tokens=1, output_tokens=0, due_s=0.0, sent_s=0.0, end_s=0.1,
+            outcome="http_status", status=status, detail=f"says {status}",
+        )  # fmt: skip
+
+    found = failures_of([refused(0, 503), refused(1, 429), refused(2, 429)])
+    assert [(each["status"], each["count"], each["sample"]) for each in found] == [
+        (429, 2, "says 429"),
+        (503, 1, "says 503"),
+    ]

@@ -100,7 +100,7 @@ def test_intervals_below_ten_percent_have_a_decimal():
 def test_failures_are_reported_in_the_servers_words_and_nothing_else():
     text = printed(record(requests(failed=7)))
     assert "113 of 120 answered" in text
-    assert "FAILED 7 x http_status: too busy" in text
+    assert "FAILED 7 x HTTP 503 Service Unavailable: too busy" in text
     assert "[bold]now[/bold]" in text
 
 

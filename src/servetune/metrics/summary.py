@@ -216,22 +216,33 @@ SAMPLES = 3
 def failures_of(
     records: Sequence[Record], wrong: Mapping[int, str] | None = None
 ) -> list[JsonObject]:
-    """Failures by kind, with counts and up to three distinct samples, most frequent first.
+    """Failures by kind and HTTP status, most frequent first, with up to three distinct samples.
 
     Args:
         records: All records of a run.
         wrong: Descriptions of answers that fail by their length, by index in `records`.
     """
-    kinds: dict[str, tuple[int, list[str]]] = {}
-    failed = [(record.outcome, record.detail) for record in records if record.outcome != "ok"]
-    for kind, detail in [*failed, *((WRONG_LENGTH, text) for text in (wrong or {}).values())]:
-        count, samples = kinds.get(kind, (0, []))
+    kinds: dict[tuple[str, int | None], tuple[int, list[str]]] = {}
+    failed = [
+        (record.outcome, record.status if record.outcome == "http_status" else None, record.detail)
+        for record in records
+        if record.outcome != "ok"
+    ]
+    lengths = [(WRONG_LENGTH, None, text) for text in (wrong or {}).values()]
+    for kind, status, detail in [*failed, *lengths]:
+        count, samples = kinds.get((kind, status), (0, []))
         if len(samples) < SAMPLES and detail not in samples:
             samples.append(detail)
-        kinds[kind] = (count + 1, samples)
+        kinds[kind, status] = (count + 1, samples)
     return [
-        {"outcome": kind, "count": count, "sample": samples[0], "samples": samples}
-        for kind, (count, samples) in sorted(kinds.items(), key=lambda item: -item[1][0])
+        {
+            "outcome": kind,
+            **({} if status is None else {"status": status}),
+            "count": count,
+            "sample": samples[0],
+            "samples": samples,
+        }
+        for (kind, status), (count, samples) in sorted(kinds.items(), key=lambda each: -each[1][0])
     ]
 
 

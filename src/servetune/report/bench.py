@@ -5,7 +5,9 @@ Lines fit a terminal of 80 columns, except for error messages of servers.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
+from http import HTTPStatus
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -184,12 +186,22 @@ def _steady(results: ResultFields) -> Iterator[str]:
 def _failures(results: ResultFields) -> Iterator[str]:
     failures = results["failures"]
     for failure in failures[:_SHOWN_FAILURES]:
-        yield f"FAILED {failure['count']:,} x {failure['outcome']}: {failure['sample']}"
+        kind = failure["outcome"]
+        if failure.get("status") is not None:
+            kind = f"HTTP {failure['status']}{_phrase(failure['status'])}"
+        yield f"FAILED {failure['count']:,} x {kind}: {failure['sample']}"
     if len(failures) > _SHOWN_FAILURES:
         yield f"FAILED in {len(failures) - _SHOWN_FAILURES} more ways; the record lists them"
     wrong = results.get("wrong_length") or {}
     if wrong.get("count"):
         yield f"{wrong['count']:,} answers do not have the requested length"
+
+
+def _phrase(status: int) -> str:
+    """Reason phrase of a status with a space before it; empty where it is not a known one."""
+    with contextlib.suppress(ValueError):
+        return f" {HTTPStatus(status).phrase}"
+    return ""
 
 
 def _notes(results: ResultFields) -> Iterator[str]:
