@@ -451,6 +451,7 @@ def test_without_pyarrow_there_is_a_note_and_no_parquet(fake, tmp_path, monkeypa
         "bench.requests.csv",
         "bench.requests.jsonl",
         "bench.server.json",
+        "bench.toml",
     ]
 
 

@@ -83,6 +83,7 @@ def test_out_has_journal_summary_requests_and_a_dashboard_with_timelines(servetu
         "simulated.json",
         "simulated.jsonl",
         "simulated.requests.jsonl",
+        "simulated.toml",
     ]
     (record,) = read_journal(tmp_path / "o" / "simulated.jsonl")
     lines = (tmp_path / "o" / "simulated.requests.jsonl").read_text().splitlines()
