@@ -8,9 +8,9 @@ from msgspec import structs
 
 import servetune as st
 from servetune.api.request import checked, to_toml
-from servetune.errors import InputError, UnknownName
+from servetune.errors import InputError, PlanError, UnknownName
 from servetune.plan import Plan
-from servetune.store import Journal, TrialConfig, TrialRecord
+from servetune.store import Journal, TrialConfig, TrialRecord, read_journal
 
 
 @pytest.fixture
@@ -69,6 +69,19 @@ def test_a_written_configuration_repeats_the_request(journal: Path, kind: type[s
     file = journal.parent / "run.toml"
     file.write_text(to_toml(request), "utf-8")
     assert checked(kind, read_config(file, kind)) == request
+
+
+@pytest.mark.parametrize("target", ["sagemaker", "kubernetes", "compose"])
+def test_a_storage_that_the_checkpoint_lacks_is_not_rendered(journal: Path, target: str) -> None:
+    trial = structs.replace(
+        read_journal(journal)[-1], plan=Plan(model="Qwen/Qwen3-4B", quantization="awq")
+    )
+    narrow = journal.with_name("narrow.jsonl")
+    with Journal(narrow) as opened:
+        opened.append(trial)
+    with pytest.raises(PlanError) as caught:
+        st.render(narrow, target=target, dry_run=True)
+    assert "Qwen/Qwen3-4B-AWQ" in caught.value.hint
 
 
 def test_an_unknown_target_or_option_is_named(journal: Path) -> None:

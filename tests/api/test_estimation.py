@@ -268,3 +268,28 @@ def test_whole_experts_are_told_to_the_engine(servetune):
 def test_intervals_are_reported_in_few_digits(servetune):
     said = servetune(*ON_H100).stdout.split("within a factor of ")[1].split(",")[0].split(" to ")
     assert all(len(number.replace(".", "").lstrip("0")) <= 3 for number in said)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("estimate", "--gpu", "L4"),
+        ("estimate", "--gpu", "L4", "--sweep"),
+        ("estimate", "--gpu", "all"),
+        ("simulate", "--gpu", "L4", "-c", "4"),
+        ("simulate", "--serve", "--gpu", "L4"),
+    ],
+)
+def test_a_storage_that_the_checkpoint_lacks_is_refused_by_every_verb(servetune, words):
+    model = ("Qwen/Qwen3-8B",) if "--serve" in words else ("--model", "Qwen/Qwen3-8B")
+    done = servetune(*words, *model, "--quantization", "awq")
+    assert done.returncode != 0
+    assert "Qwen/Qwen3-8B-AWQ" in done.stderr
+
+
+def test_hints_of_an_estimate_and_a_sweep_name_the_same_checkpoint(servetune):
+    for words in ((), ("--sweep",)):
+        done = servetune("estimate", "--model", "Qwen/Qwen3-32B", "--gpu", "L4", *words)
+        assert "the model Qwen/Qwen3-32B-AWQ" in done.stderr
+        assert "tensor_parallel 4 on 4 such devices" in done.stderr
+        assert "quantization awq" not in done.stderr

@@ -15,7 +15,7 @@ from servetune.api import inputs
 from servetune.api.request import checked, command_words, read_config
 from servetune.api.study import TrialDone
 from servetune.api.study_setup import study_setup
-from servetune.errors import InputError, StoreError
+from servetune.errors import InputError, PlanError, StoreError
 from servetune.store import Failure, Results, TrialConfig, TrialRecord, read_journal
 from servetune.workload import LoadOptions
 
@@ -331,3 +331,21 @@ def ended_trial(key, server, rate):
         config=TrialConfig(server_args=server, client_args={}),
         results=Results({"output_throughput": rate, "completed": 5, "failed": 0}),
     )
+
+
+@pytest.mark.parametrize("engine", ["simulated", "vllm"])
+def test_a_storage_that_the_checkpoint_lacks_is_said_before_anything_starts(tmp_path, engine):
+    request = {
+        "engine": engine,
+        "gpu": "L4",
+        "concurrency": [2],
+        "dry_run": True,
+        "output_json": tmp_path / "q.json",
+    }
+    found = st.tune("Qwen/Qwen3-8B", server_args="quantization=[awq,fp8]", **request)
+    narrow, fp8 = found.planned
+    assert "Qwen/Qwen3-8B-AWQ" in narrow.problems[0]
+    assert fp8.problems == ()
+    assert "#   cannot run: vLLM cannot make awq weights of Qwen/Qwen3-8B" in str(found)
+    with pytest.raises(PlanError, match="cannot make awq"):
+        st.tune("Qwen/Qwen3-8B", server_args="quantization=awq", **request)

@@ -1,4 +1,5 @@
 import doctest
+import re
 import sys
 
 import msgspec
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from servetune.engines import (
     WIDEST_FRACTION,
     check_fits,
+    check_weights,
     concurrent_sequences,
     memory,
     rank_weights_bytes,
@@ -205,26 +207,76 @@ def test_weights_that_do_not_fit_say_how_much_and_what_would():
     assert caught.value.hint == "tensor_parallel 2 or quantization fp8 would fit"
 
 
-def test_what_the_hint_offers_really_fits():
-    asked = plan(max_model_len=8192)
+def offered(hint):
+    """Plan and network of each offer of a hint."""
+    for offer in re.split(", | or ", hint.removesuffix(" would fit")):
+        fields, model = {}, None
+        for part in re.sub(r" on \d+ such devices", "", offer).split(" with "):
+            name, value = part.removeprefix("the ").split()
+            if name == "model":
+                model = value
+            else:
+                fields[name] = int(value) if value.isdigit() else value
+        yield fields, model
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "fields"),
+    [
+        ("meta-llama/Llama-3.3-70B-Instruct", "H100", {"max_model_len": 8192}),
+        ("meta-llama/Llama-3.3-70B-Instruct", "A10G", {"tensor_parallel": 4}),
+        ("meta-llama/Llama-3.1-8B-Instruct", "L4", {"engine": "sglang"}),
+        ("meta-llama/Llama-3.3-70B-Instruct", "L4", {"max_model_len": 4096}),
+        ("Qwen/Qwen3-32B", "L4", {}),
+        ("Qwen/Qwen3-32B", "L4", {"engine": "tgi", "max_model_len": 2048}),
+        ("Qwen/Qwen3-8B", "T4", {}),
+        ("Qwen/Qwen3-8B", "V100", {"max_model_len": 4096}),
+    ],
+)
+def test_what_the_hint_offers_really_fits_and_nothing_milder_was_needed(model, gpu, fields):
+    shape, asked = shape_of(model), Plan(model=model, **fields)
     with pytest.raises(DoesNotFit) as caught:
-        check_fits(asked, LLAMA_70B, device("H100"))
-    offers = caught.value.hint.removesuffix(" would fit").split(" or ")
+        check_fits(asked, shape, device(gpu))
+    offers = list(offered(caught.value.hint))
     assert offers
-    for offer in offers:
-        name, value = offer.split()
-        change = {name: int(value) if value.isdigit() else value}
-        check_fits(msgspec.structs.replace(asked, **change), LLAMA_70B, device("H100"))
+    for change, checkpoint in offers:
+        network = shape_of(checkpoint) if checkpoint else shape
+        instead = msgspec.structs.replace(asked, model=network.name, **change)
+        check_weights(instead, network)
+        check_fits(instead, network, device(gpu))
+        if "max_model_len" in change:
+            longer = msgspec.structs.replace(instead, max_model_len=change["max_model_len"] + 16)
+            with pytest.raises(DoesNotFit):
+                check_fits(longer, network, device(gpu))
+
+
+def test_a_hint_joins_narrower_weights_with_a_shorter_context():
+    with pytest.raises(DoesNotFit) as caught:
+        check_fits(
+            Plan(model="Qwen/Qwen3-32B"), shape_of("Qwen/Qwen3-32B"), device("L4"), device_limit=1
+        )
+    assert caught.value.hint == (
+        "tensor_parallel 4 on 4 such devices or the model Qwen/Qwen3-32B-AWQ with "
+        "max_model_len 3168 would fit"
+    )
+
+
+def test_weights_without_kernels_on_the_device_are_refused():
+    with pytest.raises(PlanError, match=r"no kernels for fp8 weights on V100.*7\.5, it has 7\.0"):
+        check_fits(plan(quantization="fp8", max_model_len=4096), QWEN, device("V100"))
+    check_fits(plan(quantization="fp8", max_model_len=4096), QWEN, device("T4"))
+    with pytest.raises(PlanError, match="compute capability 8"):
+        check_fits(plan(engine="sglang", quantization="fp8"), QWEN, device("T4"))
 
 
 def test_a_context_that_does_not_fit_says_which_would():
     shape = shape_of("meta-llama/Llama-3.1-8B")
     with pytest.raises(DoesNotFit, match=r"131072 tokens needs 16\.00 GiB") as caught:
         check_fits(plan(), shape, device("L4"))
-    offered = int(caught.value.hint.split("max_model_len ")[1].split()[0])
-    check_fits(plan(max_model_len=offered), shape, device("L4"))
+    longest = int(caught.value.hint.split(" or max_model_len ")[1].split()[0])
+    check_fits(plan(max_model_len=longest), shape, device("L4"))
     with pytest.raises(DoesNotFit):
-        check_fits(plan(max_model_len=offered + 16), shape, device("L4"))
+        check_fits(plan(max_model_len=longest + 16), shape, device("L4"))
 
 
 def test_nothing_that_would_fit_is_reported_too():

@@ -1,6 +1,6 @@
 import pytest
 
-from servetune.engines import check_starts
+from servetune.engines import check_starts, check_weights
 from servetune.errors import PlanError
 from servetune.hardware import device
 from servetune.models import load_shape
@@ -46,3 +46,65 @@ def test_what_vllm_ends_with_at_start_is_refused_in_its_words(engine, fields, sa
 )
 def test_what_starts_is_left_alone(fields) -> None:
     check_starts(Plan(model="Qwen/Qwen3-4B", **fields), QWEN, device("L4"))
+
+
+def check(model, quantization, engine="vllm"):
+    shape = load_shape(model, catalogue_first=True)
+    check_weights(Plan(model=model, engine=engine, quantization=quantization), shape)
+
+
+@pytest.mark.parametrize(
+    ("engine", "quantization", "checkpoint"),
+    [
+        ("vllm", "awq", "Qwen/Qwen3-32B-AWQ"),
+        ("vllm", "awq_marlin", "Qwen/Qwen3-32B-AWQ"),
+        ("vllm", "gptq", "Qwen/Qwen3-32B-AWQ"),
+        ("vllm", "nvfp4", "nvidia/Qwen3-32B-NVFP4"),
+        ("vllm", "modelopt_fp4", "nvidia/Qwen3-32B-NVFP4"),
+        ("vllm", "compressed-tensors", "Qwen/Qwen3-32B-"),
+        ("simulated", "awq", "Qwen/Qwen3-32B-AWQ"),
+        ("sglang", "awq", "Qwen/Qwen3-32B-AWQ"),
+        ("tgi", "gptq", "Qwen/Qwen3-32B-AWQ"),
+    ],
+)
+def test_weights_that_only_a_checkpoint_has_are_refused_with_its_name(
+    engine, quantization, checkpoint
+) -> None:
+    with pytest.raises(PlanError, match=r"cannot make .* of Qwen/Qwen3-32B while") as caught:
+        check("Qwen/Qwen3-32B", quantization, engine)
+    assert checkpoint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("engine", "quantization"),
+    [
+        ("vllm", None),
+        ("vllm", "auto"),
+        ("vllm", "bf16"),
+        ("vllm", "fp8"),
+        ("vllm", "fp8_per_block"),
+        ("simulated", "fp8"),
+        ("sglang", "fp8"),
+        ("tgi", "eetq"),
+        ("tgi", "bitsandbytes-nf4"),
+        ("lmdeploy", "awq"),  # its own list was not read
+    ],
+)
+def test_weights_that_are_made_while_loading_pass(engine, quantization) -> None:
+    check("Qwen/Qwen3-32B", quantization, engine)
+
+
+def test_a_model_without_a_known_checkpoint_says_to_make_one() -> None:
+    with pytest.raises(PlanError) as caught:
+        check("microsoft/Phi-4-mini-instruct", "awq")
+    assert "quantise the model first" in caught.value.hint
+
+
+@pytest.mark.parametrize("quantization", ["awq", "awq_marlin", "auto", None])
+def test_a_quantised_checkpoint_takes_its_own_name(quantization) -> None:
+    check("Qwen/Qwen3-32B-AWQ", quantization)
+
+
+def test_a_quantised_checkpoint_cannot_be_narrowed_again() -> None:
+    with pytest.raises(PlanError, match="is stored as int4_g128z"):
+        check("Qwen/Qwen3-32B-AWQ", "fp8")

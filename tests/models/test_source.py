@@ -5,7 +5,14 @@ import types
 import pytest
 
 from servetune.errors import InputError, UnknownName
-from servetune.models import catalogue, load_config, load_shape
+from servetune.models import (
+    catalogue,
+    load_config,
+    load_shape,
+    quantized_checkpoints,
+    quantized_versions,
+    weight_bytes,
+)
 
 TINY = {
     "model_type": "llama",
@@ -181,3 +188,46 @@ def test_a_configuration_nested_beyond_reading_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("[" * 100_000)
     with pytest.raises(InputError, match="cannot be read"):
         load_shape(str(tmp_path))
+
+
+def test_quantised_checkpoints_are_their_base_with_narrower_weights():
+    assert len(quantized_checkpoints()) >= 80
+    bytes_by_storage = {}
+    for name, checkpoint in quantized_checkpoints().items():
+        base = load_shape(checkpoint.base, catalogue_first=True)
+        shape = load_shape(name, catalogue_first=True)
+        assert shape.quantization != "none", name
+        assert (shape.layers[0].mixer, shape.vocab) == (base.layers[0].mixer, base.vocab), name
+        assert weight_bytes(shape) < weight_bytes(base), name
+        bytes_by_storage[name] = weight_bytes(shape)
+    # Sizes of the files on their hub pages.
+    assert bytes_by_storage["Qwen/Qwen3-32B-AWQ"] == pytest.approx(19.3e9, rel=0.02)
+    assert bytes_by_storage["Qwen/Qwen3-8B-FP8"] == pytest.approx(9.4e9, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("model", "scheme", "first"),
+    [
+        ("Qwen/Qwen3-32B", "awq", "Qwen/Qwen3-32B-AWQ"),
+        ("qwen3-32b", "fp8", "Qwen/Qwen3-32B-FP8"),
+        ("Qwen/Qwen2.5-7B-Instruct", "gptq", "Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4"),
+        ("Qwen/Qwen2.5-7B-Instruct", "awq", "Qwen/Qwen2.5-7B-Instruct-AWQ"),
+        (
+            "meta-llama/Llama-3.1-8B-Instruct",
+            "awq",
+            "hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4",
+        ),
+        (
+            "meta-llama/Llama-3.1-8B-Instruct",
+            "w8a8_int8",
+            "RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w8a8",
+        ),
+    ],
+)
+def test_quantised_checkpoints_of_a_model_are_found_by_storage(model, scheme, first):
+    assert quantized_versions(model, scheme)[0] == first
+
+
+def test_an_instruct_checkpoint_is_none_of_the_base_model():
+    assert quantized_versions("meta-llama/Llama-3.1-8B") == ()
+    assert quantized_versions("someone/unknown") == ()

@@ -48,7 +48,7 @@ from servetune.deploy.launchers import launcher_of
 from servetune.deploy.names import require_name, require_region, require_role
 from servetune.deploy.sagemaker import render_sagemaker
 from servetune.deploy.served import Served, ServiceOptions, prepare, version_of
-from servetune.engines import engine
+from servetune.engines import check_weights, engine
 from servetune.errors import CannotRender, InputError, UnknownName
 from servetune.hardware import Device, Node, Price, instance
 from servetune.models import NetworkShape, load_shape, weight_bytes
@@ -226,6 +226,7 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
         if self.image_tag:
             named_image(container, self.image_tag)
         shape, evidence = load_shape(plan.model), evidence_of(trial, self.source)
+        check_weights(plan, shape)
         image, _ = image_for(plan, container, evidence, self.image_tag)
         version = image.engine_version or engine(plan.engine).assumed_version
         explicit = explicit_plan(plan, shape, first.device, version, trial)
@@ -453,6 +454,8 @@ class ServiceDeployment(TrialChoice, frozen=True, kw_only=True):
         launcher = launcher_of(plan)
         version, _ = version_of(launcher, getattr(self, "image", None), evidence)
         shape = load_shape(plan.model) if launcher.defaults else None
+        if shape is not None:
+            check_weights(plan, shape)
         served = prepare(
             explicit_plan(plan, shape, target, version, trial),
             self._service(on_cores=target.architecture == "cpu"),

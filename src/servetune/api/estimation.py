@@ -47,7 +47,7 @@ from servetune.api.shared_options import (
     Machine,
     PlanOptions,
 )
-from servetune.engines import DEFAULT_ENGINE, engine, engines_with_defaults
+from servetune.engines import DEFAULT_ENGINE, check_weights, engine, engines_with_defaults
 from servetune.errors import InputError
 from servetune.hardware import Node, device
 from servetune.metrics import parse_constraints
@@ -300,6 +300,7 @@ def _of_model(request: Estimate, model: str, kept: KeptCalibration | None) -> Es
         top=request.top,
         tensor_parallel=request.plan.tensor_parallel,
     )
+    check_weights(selection.plan, shape)
     if everywhere or request.sweep:
         roomy = msgspec.structs.replace(
             selection, plan=long_enough(selection.plan, shape, workload)

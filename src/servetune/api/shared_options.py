@@ -10,14 +10,14 @@ from servetune.api.inputs import chosen_node
 from servetune.engines import simulated_engines
 from servetune.errors import InputError, UnknownName
 from servetune.hardware import Node, Service, device_names, instances
-from servetune.models import catalogue
+from servetune.models import catalogue, quantized_checkpoints
 from servetune.option import Count, Fraction, NonNegative, option
 from servetune.prediction.calibrations import KeptCalibration, calibration_named
 
 MODEL = option(
     "Model: hub id, local folder, or a name of the catalogue.",
     metavar="NAME",
-    known=lambda: tuple(catalogue()),
+    known=lambda: (*catalogue(), *quantized_checkpoints()),
 )
 """Declaration of the option `--model`."""
 

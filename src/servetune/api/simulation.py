@@ -27,7 +27,7 @@ from servetune.api.shared_options import (
 )
 from servetune.api.simulated_comparison import SimulationComparison, compare_with_simulation
 from servetune.api.trials import write_artifacts
-from servetune.engines import DEFAULT_ENGINE, engine
+from servetune.engines import DEFAULT_ENGINE, check_weights, engine
 from servetune.errors import InputError, StoreError
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
 from servetune.models import load_shape
@@ -377,7 +377,10 @@ def simulated_trial(request: Simulation) -> tuple[Trial, StudyContext]:
         "draft_method": drafts.draft_method,
         "draft_acceptance_fraction": drafts.draft_acceptance_fraction,
     }
-    return with_fields(_one_trial(server, client, context), context, fields), context
+    trial = with_fields(_one_trial(server, client, context), context, fields)
+    if context.shape is not None:
+        check_weights(trial.plan, context.shape)
+    return trial, context
 
 
 def _write(

@@ -18,7 +18,7 @@ from servetune.api.inputs import chosen_node
 from servetune.api.notes import progress
 from servetune.api.request import Request, request_of
 from servetune.api.shared_options import Calibrated, Copies, Devices, SimulatedEngine
-from servetune.engines import DEFAULT_ENGINE, engine
+from servetune.engines import DEFAULT_ENGINE, check_weights, engine
 from servetune.errors import InputError
 from servetune.hardware import Node
 from servetune.models import load_shape
@@ -82,6 +82,7 @@ def serve_simulation(request: SimulationServer | str, /, **options: object) -> N
         raise InputError("no model is named", hint="write it first, as for the engine itself")
     shape = load_shape(arguments.model)
     plan = _with_copies(arguments.plan(arguments.model), request.copies)
+    check_weights(plan, shape)
     node = _node(request.machine, plan)
     kept = request.correction.kept()
     service = service_of(

@@ -25,7 +25,7 @@ from servetune.report import candidates_of
 from servetune.search import recommend
 from servetune.servers.launchers import Job, kubernetes_job, slurm_script
 from servetune.store import Artifacts, Journal, TrialRecord, latest
-from servetune.trials import ExecutionPolicy, Trial, commands_of, run_trials
+from servetune.trials import ExecutionPolicy, Trial, commands_of, problems_of, run_trials
 from servetune.trials.order import finished_keys, is_put_off
 from servetune.trials.promising import Promising
 from servetune.units import format_seconds
@@ -45,11 +45,13 @@ class PlannedServer(msgspec.Struct, frozen=True, kw_only=True):
         command: Command line, or a comment on the server that exists already.
         server_args: Server settings, in the engine's words.
         loads: Client arguments of each trial.
+        problems: Reasons for which trials of it cannot run; empty where all can.
     """
 
     command: str
     server_args: JsonObject
     loads: tuple[JsonObject, ...]
+    problems: tuple[str, ...] = ()
 
 
 class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +109,7 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
             for load in server.loads:
                 text = ";".join(f"{name}={value}" for name, value in load.items())
                 yield f"#   load: {text or 'defaults'}"
+            yield from (f"#   cannot run: {problem}" for problem in server.problems)
         trials = sum(len(server.loads) for server in self.planned)
         yield (
             f"# {trials} trials on {len(self.planned)} server configurations; nothing was "
@@ -188,6 +191,7 @@ def _planned(setup: StudySetup) -> Iterator[PlannedServer]:
             command=command,
             server_args=group[0].server_args,
             loads=tuple(trial.client_args for trial in group),
+            problems=problems_of(group, setup.context),
         )
 
 

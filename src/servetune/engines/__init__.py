@@ -26,7 +26,7 @@ from servetune.engines.parallel import (
     stage_layers,
     with_whole_experts,
 )
-from servetune.engines.refusals import check_starts
+from servetune.engines.refusals import check_starts, check_weights
 from servetune.engines.registry import ENGINES
 from servetune.engines.translate import fields_of, plan_from_settings, settings_of
 from servetune.engines.words import Words
@@ -43,6 +43,7 @@ __all__ = [
     "check_fits",
     "check_parallel",
     "check_starts",
+    "check_weights",
     "concurrent_sequences",
     "engine",
     "engines_with_defaults",

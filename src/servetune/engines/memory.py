@@ -17,7 +17,9 @@ Activation, graphs and runtime are estimates: engines measure them at start.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,6 +31,7 @@ from servetune.engines.parallel import (
     possible_tensor_parallel,
     stage_layers,
 )
+from servetune.engines.refusals import check_silicon, made_on_load
 from servetune.errors import DoesNotFit, PlanError
 from servetune.hardware.device import Device
 from servetune.models.counting import (
@@ -37,6 +40,7 @@ from servetune.models.counting import (
     layer_storage,
     layer_weight_bytes,
     state_bytes,
+    weight_bytes,
 )
 from servetune.models.quantization import (
     DTYPE_BYTES,
@@ -54,6 +58,7 @@ from servetune.models.shape import (
     NetworkShape,
     StateSpace,
 )
+from servetune.models.source import load_shape, quantized_versions
 from servetune.plan.plan import Plan
 from servetune.units import GIB, MIB, format_bytes
 
@@ -80,6 +85,12 @@ _COMMUNICATION_BYTES = 0.25 * GIB
 
 #: Residual, its sum, the normalised input and the output of a layer live at once.
 _RESIDUAL_COPIES = 4
+
+#: Devices of the usual node, up to which a wider split is looked for.
+_DEVICES_OF_A_NODE = 8
+
+#: Least context worth suggesting: a short question and its answer.
+_USEFUL_TOKENS = 1024
 
 #: Logits in 32 bits, and the sampler's sorted or scaled copy.
 _LOGIT_BYTES = 8
@@ -209,7 +220,12 @@ def rank_weights_bytes(plan: Plan, shape: NetworkShape) -> tuple[float, ...]:
 
 
 def check_fits(
-    plan: Plan, shape: NetworkShape, device: Device, *, device_limit: int | None = None
+    plan: Plan,
+    shape: NetworkShape,
+    device: Device,
+    *,
+    device_limit: int | None = None,
+    advise: bool = True,
 ) -> Memory:
     """The plan's memory, if its weights and one longest sequence fit.
 
@@ -217,39 +233,42 @@ def check_fits(
         plan: Plan to be served.
         shape: The network.
         device: Device that it runs on.
-        device_limit: Number of devices that a suggested plan may use; 8 by default.
+        device_limit: Number of devices at hand, which a suggested plan may use; 8 by default.
+        advise: Whether an error names what would fit, which takes milliseconds to find.
 
     Raises:
-        PlanError: Its limits contradict each other or the model.
+        PlanError: Its limits contradict each other or the model, or the engine has no kernels
+            for its weights on the device.
         DoesNotFit: With the bytes needed and there, per device, and what would fit.
     """
     plan = resolved(plan, shape, device)
     _check_limits(plan, shape)
+    check_silicon(plan, shape, device)
     found = memory(plan, shape, device)
     where = f"{shape.name} as {_degrees(plan)} on {device.name}"
-    if found.needed_bytes >= found.usable_bytes:
-        raise DoesNotFit(
-            f"{where}: weights and working memory need {format_bytes(found.needed_bytes)} "
-            f"per device, {format_bytes(found.usable_bytes)} may be used",
-            needed_bytes=found.needed_bytes,
-            available_bytes=found.usable_bytes,
-            hint=_what_would_fit(plan, shape, device, device_limit or 8),
-        )
     longest = plan.max_model_len or shape.max_context_tokens
-    if concurrent_sequences(plan, shape, device, longest) < 1:
+    needed_bytes, available_bytes = found.needed_bytes, found.usable_bytes
+    problem = (
+        f"weights and working memory need {format_bytes(needed_bytes)} per device, "
+        f"{format_bytes(available_bytes)} may be used"
+    )
+    if needed_bytes < available_bytes:
+        if concurrent_sequences(plan, shape, device, longest) >= 1:
+            return found
+        available_bytes = found.kv_cache_bytes
         needed_bytes = max(
             _stage_kv_bytes(plan, shape, layers, longest) for layers, _ in _stages(plan, shape)
         )
-        fitting = _longest_that_fits(plan, shape, device, longest)
-        shorter = f"max_model_len {fitting} would fit; " if fitting else ""
-        raise DoesNotFit(
-            f"{where}: one sequence of {longest} tokens needs {format_bytes(needed_bytes)} of "
-            f"cache per device, {format_bytes(found.kv_cache_bytes)} is left",
-            needed_bytes=needed_bytes,
-            available_bytes=found.kv_cache_bytes,
-            hint=shorter + _what_would_fit(plan, shape, device, device_limit or 8),
+        problem = (
+            f"one sequence of {longest} tokens needs {format_bytes(needed_bytes)} of cache per "
+            f"device, {format_bytes(available_bytes)} is left"
         )
-    return found
+    raise DoesNotFit(
+        f"{where}: {problem}",
+        needed_bytes=needed_bytes,
+        available_bytes=available_bytes,
+        hint=_what_would_fit(plan, shape, device, device_limit or 8) if advise else "",
+    )
 
 
 def with_wider_share(plan: Plan, shape: NetworkShape, device: Device) -> Plan:
@@ -522,9 +541,9 @@ def _fits(plan: Plan, shape: NetworkShape, device: Device) -> bool:
     return concurrent_sequences(plan, shape, device, plan.max_model_len or 1) >= 1
 
 
-def _longest_that_fits(plan: Plan, shape: NetworkShape, device: Device, longest: int) -> int:
-    """The greatest multiple of 16 tokens, below `longest`, of which one sequence fits."""
-    low, high = 0, longest // 16
+def _longest_that_fits(plan: Plan, shape: NetworkShape, device: Device) -> int:
+    """The greatest multiple of 16 tokens, up to the plan's longest, of which one sequence fits."""
+    low, high = 0, (plan.max_model_len or shape.max_context_tokens) // 16
     while low < high:
         middle = (low + high + 1) // 2
         if concurrent_sequences(plan, shape, device, 16 * middle) >= 1:
@@ -535,19 +554,83 @@ def _longest_that_fits(plan: Plan, shape: NetworkShape, device: Device, longest:
 
 
 def _what_would_fit(plan: Plan, shape: NetworkShape, device: Device, device_limit: int) -> str:
-    """The smallest wider split, and the mildest quantisation, that fit."""
-    offers = []
-    for degree in possible_tensor_parallel(plan, shape, device_limit):
-        wider = msgspec.structs.replace(plan, tensor_parallel=degree)
-        if degree > plan.tensor_parallel and _fits(wider, shape, device):
-            offers.append(f"tensor_parallel {degree}")
-            break
-    if shape.quantization == "none" and plan.quantization is None:
-        for scheme in ("fp8", "awq"):
-            packed = msgspec.structs.replace(plan, quantization=scheme)
-            if _fits(packed, shape, device):
-                offers.append(f"quantization {scheme}")
-                break
+    """What would fit: a wider split, narrower weights, a shorter context, or several of them."""
+    most = max(device_limit, _DEVICES_OF_A_NODE)
+    as_asked = _Variant("", plan, shape)
+    wider = _wider(as_asked, most, device_limit)
+    narrower = _narrower_weights(plan, shape, device)
+    offers = _first_that_fits(wider, device) + _first_that_fits(narrower, device)
+    offers += _first_that_fits([as_asked], device)
+    if not offers:
+        both = [each for packed in narrower for each in _wider(packed, most, device_limit)]
+        offers = _first_that_fits(both, device)
     if offers:
-        return f"{' or '.join(offers)} would fit"
-    return f"nothing up to {device_limit} devices of this kind would fit: take larger ones"
+        return " or ".join((", ".join(offers[:-1]), offers[-1]) if offers[1:] else offers) + (
+            " would fit"
+        )
+    return f"nothing up to {most} devices of this kind would fit: take larger ones"
+
+
+class _Variant(NamedTuple):
+    """Something else that could be served: its words, its plan and its network."""
+
+    words: str
+    plan: Plan
+    shape: NetworkShape
+
+
+def _first_that_fits(variants: Sequence[_Variant], device: Device) -> list[str]:
+    """Words for the first that fits as it is, else for that with the longest useful context."""
+    for each in variants:
+        if _fits(each.plan, each.shape, device):
+            return [each.words]
+    contexts = [_longest_that_fits(each.plan, each.shape, device) for each in variants]
+    longest = max(contexts, default=0)
+    if longest < _USEFUL_TOKENS:
+        return []
+    words = variants[contexts.index(longest)].words
+    return [f"{words} with max_model_len {longest}".removeprefix(" with ")]
+
+
+def _wider(variant: _Variant, most: int, device_limit: int) -> list[_Variant]:
+    """The variant on more devices, the fewest first."""
+    plan = variant.plan
+    found = []
+    for degree in possible_tensor_parallel(plan, variant.shape, most):
+        wider = msgspec.structs.replace(plan, tensor_parallel=degree)
+        words = f"{variant.words} with tensor_parallel {degree}".removeprefix(" with ")
+        if wider.device_count > device_limit:
+            words += f" on {wider.device_count} such devices"
+        if degree > plan.tensor_parallel:
+            found.append(_Variant(words, wider, variant.shape))
+    return found
+
+
+def _narrower_weights(plan: Plan, shape: NetworkShape, device: Device) -> list[_Variant]:
+    """Narrower weights that the engine can load there, the widest first."""
+    if shape.quantization != "none" or plan.quantization is not None:
+        return []
+    found = []
+    if "fp8" in made_on_load(plan.engine):
+        packed = msgspec.structs.replace(plan, quantization="fp8")
+        found.append(_Variant("quantization fp8", packed, shape))
+    found += [
+        _Variant(f"the model {name}", msgspec.structs.replace(plan, model=name), network)
+        for name, network in _published_versions(shape.name)
+    ]
+    return [each for each in found if _runs(each.plan, each.shape, device)]
+
+
+@lru_cache(maxsize=256)
+def _published_versions(model: str) -> tuple[tuple[str, NetworkShape], ...]:
+    """Quantised checkpoints of a model and their networks, the one with the most bytes first."""
+    found = [(name, load_shape(name, catalogue_first=True)) for name in quantized_versions(model)]
+    return tuple(sorted(found, key=lambda each: -weight_bytes(each[1])))
+
+
+def _runs(plan: Plan, shape: NetworkShape, device: Device) -> bool:
+    try:
+        check_silicon(plan, shape, device)
+    except PlanError:
+        return False
+    return True

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from servetune.engines.defaults import resolved
 from servetune.engines.engine import engine
+from servetune.engines.tables import engine_table
+from servetune.errors import PlanError
 from servetune.hardware.device import Device
+from servetune.json_value import JsonObject
+from servetune.models.quantization import effective_quantization, quantization_named
 from servetune.models.shape import NetworkShape
+from servetune.models.source import quantized_versions
 from servetune.plan.plan import Plan
+
+#: Least compute capability of each architecture, times ten (NVIDIA's list of CUDA devices).
+_CAPABILITY: Mapping[str, int] = MappingProxyType(
+    {"volta": 70, "turing": 75, "ampere": 80, "ada": 89, "hopper": 90, "blackwell": 100}
+)
 
 
 def check_starts(plan: Plan, shape: NetworkShape, device: Device) -> None:
@@ -28,3 +42,89 @@ greater than or equal to max_num_seqs (64)
     found = engine(plan.engine)
     if found.defaults:
         found.check_starts(resolved(plan, shape, device), shape, device)
+
+
+def check_weights(plan: Plan, shape: NetworkShape) -> None:
+    """Refuse a storage of weights that the engine can neither read nor make of the checkpoint.
+
+    Nothing is refused of engines whose folder has no `quantization.toml`.
+
+    Raises:
+        PlanError: With the known checkpoints of that storage.
+
+    Example:
+        >>> from servetune.models import load_shape
+        >>> plan = Plan(model="Qwen/Qwen3-32B", quantization="awq")
+        >>> check_weights(plan, load_shape(plan.model, catalogue_first=True))
+        Traceback (most recent call last):
+        ...
+        servetune.errors.PlanError: vLLM cannot make awq weights of Qwen/Qwen3-32B while loading it
+    """
+    on_load = made_on_load(plan.engine)
+    if plan.quantization is None or not on_load:
+        return
+    asked = plan.quantization.lower().replace("-", "_")
+    title = engine(plan.engine).title
+    if asked == "auto":
+        return
+    wanted = quantization_named(asked).scheme if asked not in _BY_CHECKPOINT else asked
+    if shape.quantization != "none":
+        if asked in on_load and _bits(wanted) not in shape.quantization:
+            raise PlanError(
+                f"{title} refuses quantization {asked}: the checkpoint {shape.name} is stored as "
+                f"{shape.quantization}",
+                hint="leave the quantisation out: the checkpoint says its own",
+            )
+        return
+    if asked in on_load or wanted == "none":
+        return
+    made = quantized_versions(plan.model, "" if asked in _BY_CHECKPOINT else asked)
+    raise PlanError(
+        f"{title} cannot make {asked} weights of {plan.model} while loading it",
+        hint=(
+            f"take the quantised checkpoint {' or '.join(made[:3])} as the model"
+            if made
+            else "quantise the model first, and give the folder or hub id of that checkpoint"
+        )
+        + (f"; {on_load[0]} needs no such checkpoint" if on_load[0] == "fp8" else ""),
+    )
+
+
+def check_silicon(plan: Plan, shape: NetworkShape, device: Device) -> None:
+    """Refuse weights that the engine has no kernels for on the device.
+
+    Raises:
+        PlanError: With the compute capabilities needed and there.
+    """
+    stored = effective_quantization(shape.quantization, plan.quantization)
+    needed = _weights_table(plan.engine).get("least_capability", {}).get(stored.scheme, 0)
+    there = _CAPABILITY.get(device.architecture)
+    if there is not None and there < needed:
+        raise PlanError(
+            f"{engine(plan.engine).title} has no kernels for {stored.scheme} weights on "
+            f"{device.name}: they need compute capability {needed / 10}, it has {there / 10}",
+            hint="take 16-bit weights, or a newer device",
+        )
+
+
+def made_on_load(engine_name: str) -> tuple[str, ...]:
+    """Storage of weights that the engine makes of plain ones while loading, as its option says it.
+
+    Empty where the engine's own list was not read.
+    """
+    return tuple(_weights_table(engine_name).get("on_load", ()))
+
+
+def _weights_table(engine_name: str) -> JsonObject:
+    named = engine(engine_name)
+    return engine_table(named.ships_as or named.name, "quantization.toml")
+
+
+def _bits(scheme: str) -> str:
+    """Type and width of a scheme without its groups: `int4`, `fp8`, `nvfp4`."""
+    found = re.match(r"[a-z]+\d+", scheme)
+    return found[0] if found else scheme
+
+
+#: Option values that a checkpoint's own table explains.
+_BY_CHECKPOINT = ("compressed_tensors", "quark", "auto_round", "moe_wna16", "torchao")

@@ -37,6 +37,8 @@ from servetune.models.source import (
     catalogue,
     load_config,
     load_shape,
+    quantized_checkpoints,
+    quantized_versions,
 )
 
 __all__ = [
@@ -66,6 +68,8 @@ __all__ = [
     "parameter_count",
     "quantization_from_config",
     "quantization_named",
+    "quantized_checkpoints",
+    "quantized_versions",
     "shape_from_config",
     "state_bytes_per_sequence",
     "vision_parameter_count",

@@ -30,6 +30,7 @@ from servetune.errors import InputError, UnknownName
 from servetune.json_value import JsonObject
 from servetune.models.config_keys import Config
 from servetune.models.hf_config import shape_from_config
+from servetune.models.quantization import quantization_named
 from servetune.models.shape import NetworkShape
 
 _HUB_TIMEOUT_S = 10.0
@@ -88,6 +89,68 @@ def catalogue() -> Mapping[str, CatalogueModel]:
     for entry in entries.values():
         everything.update(dict.fromkeys(entry.also, entry))
     return MappingProxyType(everything)
+
+
+class QuantizedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Published checkpoint of a catalogue model with narrower weights.
+
+    Attributes:
+        name: Hub id.
+        base: Hub id of the model that it was made of.
+        quantization_config: Storage, as its config.json has it.
+    """
+
+    name: str
+    base: str
+    quantization_config: JsonObject
+
+
+@lru_cache(maxsize=1)
+def quantized_checkpoints() -> Mapping[str, QuantizedCheckpoint]:
+    """Known quantised checkpoints of the catalogue's models, by hub id."""
+    table = bundled("models", "data/quantized.toml")
+    bases = {name.lower(): name for name in catalogue()}
+    found = {}
+    for group in table["published"]:
+        for model in group["models"]:
+            name = f"{group['publisher']}/{model}{group['suffix']}"
+            found[name] = QuantizedCheckpoint(
+                name=name,
+                base=bases[f"{group['base']}/{model}".lower()],
+                quantization_config=table["formats"][group["format"]],
+            )
+    return MappingProxyType(found)
+
+
+def quantized_versions(model: str, scheme: str = "") -> tuple[str, ...]:
+    """Hub ids of a model's known quantised checkpoints, its own publisher's first.
+
+    Args:
+        model: Hub id of the plain model.
+        scheme: Storage as an option of an engine names it, such as `awq`: checkpoints of as many
+            bits, those of exactly this storage first; all of them where empty.
+
+    Example:
+        >>> quantized_versions("Qwen/Qwen3-32B", "awq")
+        ('Qwen/Qwen3-32B-AWQ',)
+    """
+    base = _plain_name(_catalogue_name(model) or model)
+    known = [each for each in quantized_checkpoints().values() if _plain_name(each.base) == base]
+    stored = {each.name: load_shape(each.name, catalogue_first=True).quantization for each in known}
+    wanted = quantization_named(scheme).scheme if scheme else ""
+    bits = wanted.partition("_")[0].rstrip("w")
+    fitting = [name for name, how in stored.items() if how.startswith(bits)]
+    return tuple(sorted(fitting, key=lambda name: (stored[name] != wanted, _foreign(name, model))))
+
+
+def _plain_name(model: str) -> str:
+    """Name without what publishers changed of one model's name."""
+    return model.lower().replace("/meta-llama-", "/llama-")
+
+
+def _foreign(checkpoint: str, model: str) -> bool:
+    """Whether somebody else than the model's publisher quantised it."""
+    return checkpoint.partition("/")[0] != model.partition("/")[0]
 
 
 def _find(model: str, *, catalogue_first: bool) -> tuple[str, Config, str]:
@@ -155,8 +218,12 @@ def _read_json(path: Path) -> Any:
 
 
 def _from_catalogue(name: str) -> tuple[str, Config, str]:
-    entry = catalogue()[name]
-    return name, entry.config, f"servetune's catalogue: {entry.source}"
+    quantized = quantized_checkpoints().get(name)
+    entry = catalogue()[quantized.base if quantized else name]
+    config = dict(entry.config)
+    if quantized:
+        config["quantization_config"] = quantized.quantization_config
+    return name, config, f"servetune's catalogue: {entry.source}"
 
 
 def _catalogue_name(model: str) -> str | None:
@@ -166,7 +233,8 @@ def _catalogue_name(model: str) -> str | None:
         InputError: The short name fits several models.
     """
     lowered_model = model.lower()
-    if lowered_model in (by_lower := {name.lower(): name for name in catalogue()}):
+    known = (*catalogue(), *quantized_checkpoints())
+    if lowered_model in (by_lower := {name.lower(): name for name in known}):
         return by_lower[lowered_model]
     if "/" in model:
         return None
@@ -231,7 +299,7 @@ def _from_hub(model: str) -> Config:
 
 
 def _unknown(model: str, why: str) -> UnknownName:
-    known = tuple(catalogue())
+    known = (*catalogue(), *quantized_checkpoints())
     plain = UnknownName("model", model, known).hint
     short = UnknownName("model", model, [name.split("/", 1)[-1] for name in known]).hint
     nearest_names = plain if plain.startswith("did") or not short.startswith("did") else short

@@ -149,7 +149,7 @@ def sweep(
         try:
             filled = resolved(plan, shape, node.device)
             check_parallel(filled, shape, node)
-            divided = check_fits(filled, shape, node.device)
+            divided = check_fits(filled, shape, node.device, advise=False)
         except PlanError:
             continue
         alike = msgspec.structs.replace(filled, max_num_seqs=None, max_num_batched_tokens=None)

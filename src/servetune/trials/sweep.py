@@ -17,6 +17,7 @@ from servetune.engines import (
     check_fits,
     check_parallel,
     check_starts,
+    check_weights,
     engine,
     resolved,
 )
@@ -269,12 +270,19 @@ def require_one_that_fits(groups: Sequence[list[Trial]], study: StudyContext) ->
         )
 
 
+def problems_of(group: Sequence[Trial], study: StudyContext) -> tuple[str, ...]:
+    """Reasons why trials of one server cannot run, each once."""
+    found = (problem_of(trial, study) for trial in group)
+    return tuple(dict.fromkeys(problem for problem in found if problem is not None))
+
+
 def problem_of(trial: Trial, study: StudyContext) -> str | None:
     """Reason why a trial cannot run on the machine, from arithmetic alone; `None` if it may."""
     if study.shape is None or study.node is None:
         return None
     try:
         plan = trial.plan
+        check_weights(plan, study.shape)
         if not engine(plan.engine).defaults:  # not known, nor then what fits
             return None
         version = None if study.simulated else engine(plan.engine).assumed_version
@@ -292,7 +300,8 @@ def problem_of(trial: Trial, study: StudyContext) -> str | None:
         check_parallel(plan, study.shape, study.node)
         check_fits(plan, study.shape, study.node.device, device_limit=study.node.device_count)
     except PlanError as error:
-        return error.message
+        # What would fit is what a reader of this line wants next, as `estimate` says it.
+        return f"{error.message}; {error.hint}" if error.hint else error.message
     return None
 
 
