@@ -159,8 +159,10 @@ def test_an_estimate_for_another_engine_uses_its_defaults_and_its_words(servetun
     assert answer["best_latency"]["e2e_ms"] / 256 == pytest.approx(33, rel=0.15)
     assert "--engine tgi " in found["tune_commands"]["simple"]
     assert "num_shard=[1]" in found["tune_commands"]["simple"]
-    played = shlex.split(found["tune_commands"]["simulated"])
-    assert data(servetune(*played[1:], "--json"))["status"] == "ok"
+    swept = shlex.split(found["tune_commands"]["simulated"])
+    assert swept[:4] == ["servetune", "tune", "--engine", "simulated-tgi"]
+    planned = servetune(*swept[1:], "--dry-run")
+    assert planned.stdout.count("text-generation-launcher") == 3, planned.stderr
     assert servetune(*asked, "--engine", "vlm").returncode == 2
 
 

@@ -76,7 +76,8 @@ def test_an_engine_that_is_not_installed_is_refused_with_what_installs_it(
     assert "is not installed here" in ran.stderr
     assert "hint: install it with" in ran.stderr
     assert ("--launcher docker --image ghcr.io" in ran.stderr) == (name == "tgi")
-    assert ("--engine simulated" in ran.stderr) == (name == "vllm")
+    simulated = {"vllm": "simulated", "sglang": "simulated-sglang", "tgi": "simulated-tgi"}
+    assert (f"--engine {simulated.get(name, 'simulated')} " in ran.stderr) == (name in simulated)
     assert not (tmp_path / "results").exists()
 
 

@@ -58,10 +58,8 @@ def tune_commands(
         "simple": tune(best.plan.engine, simple),
         "advanced": tune(best.plan.engine, advanced),
     }
-    swept_in_virtual_time = best.plan.engine == DEFAULT_ENGINE
-    commands["simulated"] = (
-        tune("simulated", advanced) if swept_in_virtual_time else simulate(centre)
-    )
+    simulated = engine(best.plan.engine).simulated_as
+    commands["simulated"] = tune(simulated, advanced) if simulated else simulate(centre)
     if best.plan.draft_tokens is not None:
         commands["drafting"] = simulate(centre)
     return commands

@@ -10,7 +10,7 @@ from typing import cast
 import msgspec
 
 from servetune.api.notes import note
-from servetune.engines.engine import Engine
+from servetune.engines import Engine, require_own_words
 from servetune.errors import InputError, StoreError
 from servetune.hardware import (
     Node,
@@ -200,6 +200,8 @@ def require_known_settings(simulated: Engine, plan: Plan, *, allow_unknown: bool
         PlanError: The newest version that is known has no such setting.
     """
     table = simulated.settings()
+    if not allow_unknown:
+        require_own_words(simulated, plan, table)
     if table.settings:
         exact = msgspec.structs.replace(table, exact=True)
         exact.check(simulated.title, dict(plan.extra), allow_unknown=allow_unknown)

@@ -27,7 +27,7 @@ from servetune.api.shared_options import (
 )
 from servetune.api.simulated_comparison import SimulationComparison, compare_with_simulation
 from servetune.api.trials import write_artifacts
-from servetune.engines import DEFAULT_ENGINE, check_weights, engine
+from servetune.engines import DEFAULT_ENGINE, check_weights, engine, recorded_engine
 from servetune.errors import InputError, StoreError
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
 from servetune.models import load_shape
@@ -331,7 +331,7 @@ def _context(request: Simulation, model: str) -> StudyContext:
         calibration.require_for(shape=shape, node=node)
     return StudyContext(
         model=model,
-        engine=engine(request.plan.engine).simulated_as or request.plan.engine,
+        engine=recorded_engine(request.plan.engine),
         simulated=True,
         shape=shape,
         node=node,
@@ -458,9 +458,7 @@ def _joined(
     if swept:
         raise InputError(
             f"{'*'.join(swept[0].names)} has {len(swept[0].rows)} values, simulate runs one",
-            hint="sweep with servetune tune --engine simulated"
-            if engine(engine_name).simulated_as
-            else "sweeps of this engine are not simulated; simulate one value after another",
+            hint=f"sweep with servetune tune --engine {engine(engine_name).simulated_as}",
         )
     settings: dict[str, Any] = next(space.servers() if side == "server" else space.clients())
     for name, value in chosen.items():

@@ -17,7 +17,7 @@ import msgspec
 from servetune.api.notes import note
 from servetune.api.request import Request
 from servetune.api.shared_options import ALLOW_UNKNOWN, MODEL, Calibrated, Limits, Machine
-from servetune.engines import DEFAULT_ENGINE, ENGINES, Engine
+from servetune.engines import DEFAULT_ENGINE, Engine, study_engines
 from servetune.errors import EngineError, InputError
 from servetune.hardware import Node
 from servetune.models import NetworkShape
@@ -554,7 +554,7 @@ class Study(Request, frozen=True, kw_only=True):
     model: Annotated[str, MODEL]
     engine: Annotated[
         str,
-        option("Engine that serves the trials.", "--engine", "--framework", choices=tuple(ENGINES)),
+        option("Engine that serves the trials.", "--engine", "--framework", choices=study_engines),
     ] = DEFAULT_ENGINE
     server_args: Annotated[
         tuple[str, ...],

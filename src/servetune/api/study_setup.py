@@ -13,7 +13,7 @@ from servetune.api.notes import note
 from servetune.api.shared_options import Machine
 from servetune.api.study_request import Study
 from servetune.cluster import cluster_nodes, gpus_of_cluster, join_cluster, most_gpus
-from servetune.engines import DEFAULT_ENGINE, Engine, engine
+from servetune.engines import Engine, engine, recorded_engine, simulated_studies
 from servetune.errors import InputError, ServetuneError
 from servetune.hardware import Node
 from servetune.metrics import LATENCIES, Constraint, parse_constraints
@@ -74,8 +74,8 @@ def study_setup(study: Study) -> StudySetup:
     Raises:
         ServetuneError: Options contradict, a name is not known, or nothing fits the machine.
     """
-    simulated = engine(study.engine).virtual_time
-    swept = engine(DEFAULT_ENGINE if simulated else study.engine)
+    simulated = study.engine in simulated_studies()
+    swept = engine(simulated_studies().get(study.engine, study.engine))
     space = _space(study, swept)
     if study.files.retry_failed and not study.files.resume:
         raise InputError("--retry-failed needs --resume")
@@ -88,10 +88,10 @@ def study_setup(study: Study) -> StudySetup:
     _require_place(study, swept, simulated=simulated)
     node = _machine(study).node(or_cpu=not simulated)
     compared = tuple(read_records(study.files.compare)) if study.files.compare else ()
-    shape = _shape(study.model, engine(study.engine))
+    shape = _shape(study.model, swept)
     context = StudyContext(
         model=study.model,
-        engine=study.engine,
+        engine=recorded_engine(swept.name) if simulated else swept.name,
         simulated=simulated,
         shape=shape,
         node=node,

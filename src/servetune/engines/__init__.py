@@ -1,7 +1,14 @@
 """Inference engines, one folder each: settings, command line, log. Nothing here starts anything."""
 
 from servetune.engines.command.engine import filled_command, words_of
-from servetune.engines.defaults import engines_with_defaults, resolved, simulated_engines
+from servetune.engines.defaults import (
+    engines_with_defaults,
+    recorded_engine,
+    resolved,
+    simulated_engines,
+    simulated_studies,
+    study_engines,
+)
 from servetune.engines.engine import (
     Engine,
     FirstCompletion,
@@ -28,7 +35,12 @@ from servetune.engines.parallel import (
 )
 from servetune.engines.refusals import check_starts, check_weights
 from servetune.engines.registry import ENGINES
-from servetune.engines.translate import fields_of, plan_from_settings, settings_of
+from servetune.engines.translate import (
+    fields_of,
+    plan_from_settings,
+    require_own_words,
+    settings_of,
+)
 from servetune.engines.words import Words
 from servetune.plan.plan import DEFAULT_ENGINE
 
@@ -55,11 +67,15 @@ __all__ = [
     "plan_from_settings",
     "possible_tensor_parallel",
     "rank_weights_bytes",
+    "recorded_engine",
+    "require_own_words",
     "resolved",
     "settings_of",
     "simulated_engines",
+    "simulated_studies",
     "stage_layers",
     "step_law_facts",
+    "study_engines",
     "with_useful_places",
     "with_whole_experts",
     "with_wider_share",

@@ -19,6 +19,7 @@ from servetune.engines.program import Program, site_packages_of
 from servetune.engines.settings import SettingTable, with_underscores
 from servetune.engines.sources import Declarations, read_declarations
 from servetune.engines.tables import known_versions, table_of
+from servetune.engines.translate import require_own_words
 from servetune.engines.words import Words
 from servetune.errors import PlanError
 from servetune.plan.plan import Plan, Setting
@@ -98,6 +99,8 @@ class CommandLineEngine(Engine):
         allow_unknown: bool = False,
     ) -> tuple[str, ...]:
         table = self.settings(version, executable)
+        if not allow_unknown:
+            require_own_words(self, plan, table)
         notes = table.check(
             self.title, self.plan_settings(plan, version), allow_unknown=allow_unknown
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping
 
 import msgspec
 
@@ -70,6 +71,28 @@ def engines_with_defaults() -> tuple[str, ...]:
 def simulated_engines() -> tuple[str, ...]:
     """Names of the engines whose servers the simulated server stands in for."""
     return tuple(name for name in ENGINES if engine(name).server_words is not None)
+
+
+@functools.cache
+def simulated_studies() -> Mapping[str, str]:
+    """Names by which a study simulates engines in virtual time, to the engines themselves."""
+    named = {engine(name).simulated_as: name for name in ENGINES}
+    return {alias: name for alias, name in named.items() if alias}
+
+
+@functools.cache
+def study_engines() -> tuple[str, ...]:
+    """Names of engines that a study may have: real ones, then the simulated ones."""
+    return (*(name for name in ENGINES if not engine(name).virtual_time), *simulated_studies())
+
+
+def recorded_engine(simulated: str) -> str:
+    """Name of a simulated engine in journals, which say apart from it that it was simulated.
+
+    The default engine's is `simulated`, as in every journal so far; others have their own.
+    """
+    alias = engine(simulated).simulated_as
+    return alias if alias in ENGINES else simulated
 
 
 def _require_handover(plan: Plan) -> None:

@@ -72,8 +72,7 @@ class Engine:
         settings_report: Places where its servers tell their settings.
         cache_reset: Way to empty its prefix cache; `None` where it has none.
         variable_prefixes: Beginnings of the environment variables that it reads itself.
-        simulated_as: Engine that simulates its searches in virtual time; empty where there is
-            none.
+        simulated_as: Name by which a study simulates it in virtual time; empty where none does.
         virtual_time: Whether trials start no server and run in virtual time.
         model_has_config: Whether a model that it serves has a config.json where servetune runs.
         needs_command: Whether the user gives the command that starts its servers.

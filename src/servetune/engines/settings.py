@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -80,7 +81,8 @@ class SettingTable(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse what the engine would refuse.
 
         A setting that a complete table lacks is refused where the table is the very version's,
-        and elsewhere where its name is nearly that of a setting, which is a misspelling.
+        and elsewhere where its name is like that of a setting, which is a misspelling; in a
+        table that is not complete it must differ by a letter or two to count as one.
 
         Args:
             engine: Title of the engine.
@@ -109,8 +111,9 @@ class SettingTable(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(notes)
 
     def _refuses(self, name: str) -> bool:
-        near = nearest(with_underscores(name), self.settings)
-        return self.complete and (self.exact or bool(near))
+        if not self.complete:
+            return bool(difflib.get_close_matches(with_underscores(name), self.settings, 1, _TYPO))
+        return self.exact or bool(nearest(with_underscores(name), self.settings))
 
     def _unknown(self, engine: str, name: str) -> str:
         close = _did_you_mean(name, self.settings)
@@ -119,6 +122,10 @@ class SettingTable(msgspec.Struct, frozen=True, kw_only=True):
             f"{engine} {self.version}, {why}, has no setting {with_underscores(name)}; "
             f"it is passed on as it is{f' ({close})' if close else ''}"
         )
+
+
+#: Likeness of a misspelt name to the right one: `max_total_tokens` to `max_total_token`.
+_TYPO = 0.9
 
 
 def with_underscores(name: str) -> str:

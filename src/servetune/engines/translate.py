@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
+from servetune.engines.engine import Engine
 from servetune.engines.engine import engine as engine_named
 from servetune.engines.registry import ENGINES
-from servetune.engines.words import Settings
+from servetune.engines.settings import SettingTable, with_underscores
+from servetune.engines.words import FIELD_TYPES, Settings
+from servetune.errors import PlanError
 from servetune.plan.plan import Plan, Setting
 
 
@@ -54,3 +58,43 @@ def settings_of(plan: Plan, engine: str | None = None) -> Settings:
 def fields_of(engine: str, settings: Mapping[str, object]) -> Settings:
     """Fields of a Plan that an engine's settings say; what cannot be one is left out."""
     return engine_named(engine).words.plan_fields(settings)
+
+
+def require_own_words(served_by: Engine, plan: Plan, table: SettingTable) -> None:
+    """Refuse another engine's name for what this engine calls otherwise.
+
+    `tensor_parallel_size` would reach TGI's launcher beside its own `num_shard`.
+
+    Args:
+        served_by: Engine of the plan.
+        plan: Plan whose settings were given in the engine's words.
+        table: Settings of the engine.
+
+    Raises:
+        PlanError: A setting is another engine's; the hint has this engine's name for it.
+    """
+    words = served_by.words
+    for name, _ in plan.extra:
+        field = _fields_of_all().get(with_underscores(name))
+        if field is None or table.named(name) is not None:
+            continue
+        own, title = words.name_of(field), served_by.title
+        if own is None and not table.complete and field not in words.instead:
+            continue
+        other = words.instead.get(field, f"{title} has no setting for {field}")
+        raise PlanError(
+            f"{title} has no setting {with_underscores(name)}",
+            hint=f"{f'{title} calls it {own}' if own else other}; --allow-unknown passes it on",
+        )
+
+
+@functools.cache
+def _fields_of_all() -> Mapping[str, str]:
+    """Names of all engines' settings and of a Plan's fields, to the field that they say."""
+    fields = {name: name for name in FIELD_TYPES}
+    for each in ENGINES:
+        words = engine_named(each).words
+        spelt = {alias: words.fields.get(name) for alias, name in words.aliases.items()}
+        known = {name: field for name, field in spelt.items() if field is not None}
+        fields = {**words.fields, **known, **fields}
+    return fields

@@ -9,7 +9,6 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeVar
 
-from servetune.engines import ENGINES, engine
 from servetune.errors import InputError
 from servetune.store import TrialRecord, latest
 from servetune.trials.trial import StudyContext
@@ -104,9 +103,8 @@ def _require_same_study(record: TrialRecord, study: StudyContext) -> None:
         raise InputError(
             "the journal was written by another tool", hint="choose another --output-json"
         )
-    # Not `record.simulated`, which a server that only simulates an engine sets as well.
-    framework = record.metadata.get("framework")
-    simulated = framework in ENGINES and engine(framework).virtual_time
+    # A server that only simulates an engine sets `record.simulated`, too, and has a time and place.
+    simulated = record.simulated and not record.provenance
     if simulated != study.simulated:
         kind = "simulated" if simulated else "measured"
         raise InputError(f"the journal holds {kind} trials", hint="choose another --output-json")

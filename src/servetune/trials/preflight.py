@@ -77,7 +77,9 @@ def require_server(
             executable = engine.find_executable(launch.executable)
         except EngineError as error:
             if engine.simulated_as:
-                error.hint += "; with --engine simulated and --gpu the same runs without any"
+                error.hint += (
+                    f"; with --engine {engine.simulated_as} and --gpu the same runs without any"
+                )
             raise
     notes: dict[str, None] = {}
     if own_command:

@@ -12,7 +12,6 @@ from typing import TypeVar
 import msgspec
 
 from servetune.engines import (
-    DEFAULT_ENGINE,
     Engine,
     check_fits,
     check_parallel,
@@ -249,8 +248,9 @@ def _executable(engine: Engine, launch: Launch) -> tuple[str, ...]:
 
 
 def engine_of(study: StudyContext) -> Engine:
-    """Engine whose options a study's servers take: the default engine for simulated ones."""
-    return engine_named(DEFAULT_ENGINE if study.simulated else study.engine)
+    """Engine whose options a study's servers take: the one that is simulated, if one is."""
+    found = engine_named(study.engine)
+    return engine_named(found.ships_as) if found.virtual_time else found
 
 
 def require_one_that_fits(groups: Sequence[list[Trial]], study: StudyContext) -> None:

@@ -25,6 +25,7 @@ class Sglang(CommandLineEngine):
     """
 
     name = "sglang"
+    simulated_as = "simulated-sglang"
     image_word = "sglang"
     words = WORDS
     declarations = DECLARATIONS

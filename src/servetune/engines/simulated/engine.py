@@ -31,6 +31,7 @@ class Simulated(Vllm):
     """
 
     name = "simulated"
+    simulated_as = ""
     virtual_time = True
     server_words = None
     shipping = None

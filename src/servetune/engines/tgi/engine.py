@@ -38,6 +38,7 @@ class Tgi(CommandLineEngine):
     """TGI 2.x and 3.x, which runs as a container image far more often than installed."""
 
     name = "tgi"
+    simulated_as = "simulated-tgi"
     image_word = "text-generation-inference"
     words = WORDS
     container_module = "servetune.engines.tgi.containers"
