@@ -142,7 +142,7 @@ def test_a_rate_beyond_capacity_stops_by_duration_and_says_so(servetune):
                 *("--concurrency", "4", "--engine", "sglang"),
                 *("--server-args", "max_running_requests=[8,16]"),
             ),
-            "simulate one value after another",
+            "sweep with servetune tune --engine simulated-sglang",
         ),
         (("--concurrency", "4", "--client-args", "max_concurrency=5"), "given twice"),
         (("--trace", "gone.csv"), "cannot read the trace gone.csv"),
