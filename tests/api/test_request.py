@@ -28,7 +28,7 @@ class Greeting(Request, frozen=True, kw_only=True):
     loud: Annotated[bool, option("Loudness.")] = False
     polite: Annotated[bool, option("Politeness.")] = True
     words: Annotated[tuple[str, ...], option("Words to use.", "--word")] = ()
-    tone: Annotated[str | None, option("Tone.", choices=("warm", "cool"))] = None
+    tone: Annotated[str | None, option("Tone.", choices=("warm", "cool", "ice-cold"))] = None
     out: Annotated[Path | None, option("File to write.")] = None
     shared: Shared = Shared()
 
@@ -168,10 +168,18 @@ def test_the_schema_has_descriptions_limits_and_choices():
     properties = schema(Greeting)["properties"]
     assert properties["users"]["anyOf"][0] == {"type": "integer", "minimum": 1}
     assert properties["users"]["description"] == "Users at once."
-    assert properties["tone"]["enum"] == ["warm", "cool", None]
+    assert properties["tone"]["enum"] == ["warm", "cool", "ice-cold", None]
     assert schema(Greeting)["required"] == ["who"]
 
 
 def test_no_credential_reaches_a_written_configuration():
     secret = "hf_" + "a" * 30
     assert secret not in to_toml(msgspec.structs.replace(EVERYTHING, words=(f"token={secret}",)))
+
+
+@pytest.mark.parametrize("spelled", ["ice-cold", "ice_cold"])
+def test_choices_are_the_same_with_dashes_and_underscores(spelled, capsys):
+    seen = []
+    assert run(["x", "--tone", spelled], capsys, seen=seen)[0] == 0
+    assert seen[0][0] == made(Greeting, "x", {"tone": spelled})
+    assert seen[0][0].tone == "ice-cold"

@@ -261,6 +261,31 @@ def test_a_hint_joins_narrower_weights_with_a_shorter_context():
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "ways", "numbers"),
+    [
+        # Queries and output of 32 heads, keys and values of 8 KV heads, 128 numbers each.
+        ("meta-llama/Llama-3.1-8B", 1, (2 * 32 + 2 * 8) * 128),
+        ("meta-llama/Llama-3.1-8B", 2, (2 * 32 + 2 * 8) * 128 / 2),
+        # Queries and keys of 128 + 64 numbers, values of 128, for 16 heads.
+        ("deepseek-ai/DeepSeek-V2-Lite", 1, 16 * (2 * (128 + 64) + 128)),
+        # 256 heads of 64 with their gate, and 8 groups of 256 in and out of the state.
+        ("nvidia/Nemotron-H-56B-Base-8K", 4, (3 * 256 * 64 + 2 * 8 * 256) / 4),
+        # 16 key heads and 32 value heads of 128 into the convolution; gate and output beside.
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", 1, (2 * 16 + 32) * 128 + 2 * 32 * 128),
+    ],
+)
+def test_what_mixes_tokens_is_live_in_a_step_where_it_is_wider(name, ways, numbers):
+    shape = shape_of(name)
+    mixer = msgspec.structs.replace(shape.layers[0], count=1, feed_forward=None)
+    shape = msgspec.structs.replace(shape, layers=(mixer,))
+    asked = plan(
+        tensor_parallel=ways, max_num_batched_tokens=1000, max_num_seqs=1, max_model_len=1000
+    )
+    live = 1000 * (4 * shape.hidden + numbers) * 2 + shape.vocab * 8
+    assert memory(asked, shape, device("H200")).activation_bytes == live
+
+
 def test_weights_without_kernels_on_the_device_are_refused():
     with pytest.raises(PlanError, match=r"no kernels for fp8 weights on V100.*7\.5, it has 7\.0"):
         check_fits(plan(quantization="fp8", max_model_len=4096), QWEN, device("V100"))

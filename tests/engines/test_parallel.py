@@ -73,6 +73,16 @@ def test_blocks_of_fp8_weights_may_not_be_cut():
     check_parallel(plan(tensor_parallel=8, expert_parallel=True), blocked)
 
 
+def test_columns_of_an_expert_must_divide_over_the_devices_of_all_copies():
+    check_parallel(plan(tensor_parallel=4, data_parallel=2), MOE)
+    part = msgspec.structs.replace(MOE.layers[0].feed_forward, inner=764)
+    layer = msgspec.structs.replace(MOE.layers[0], feed_forward=part)
+    shape = msgspec.structs.replace(MOE, layers=(layer,))
+    check_parallel(plan(tensor_parallel=4), shape)
+    with pytest.raises(PlanError, match="764 columns of an expert do not divide by 8"):
+        check_parallel(plan(tensor_parallel=4, data_parallel=2), shape)
+
+
 def test_whole_experts_must_divide_over_their_devices():
     check_parallel(plan(tensor_parallel=8, expert_parallel=True), MOE)
     part = msgspec.structs.replace(MOE.layers[0].feed_forward, experts=60)
@@ -99,6 +109,7 @@ def test_more_stages_than_layers_are_refused_and_an_uneven_split_is_not():
         ({"tensor_parallel": 8}, "needs 8 devices (tensor_parallel 8)"),
         ({"tensor_parallel": 2, "replicas": 4}, "needs 8 devices (tensor_parallel 2 x replicas 4)"),
         ({"pipeline_parallel": 5}, "needs 5 devices (pipeline_parallel 5)"),
+        ({"data_parallel": 8}, "needs 8 devices (data_parallel 8)"),
     ],
 )
 def test_a_plan_for_more_devices_than_there_are_says_which(fields, said):
@@ -194,3 +205,29 @@ def test_kinds_of_layer_that_take_turns_are_counted_once_and_none_is_lost(name):
 
 def parameters_of(layers, hidden, part):
     return sum(layer.count * getattr(layer_parameters(layer, hidden), part) for layer in layers)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tensor_parallel", "pipeline_parallel", "data_parallel", "replicas", "max_num_seqs",
+     "max_num_batched_tokens", "max_model_len", "block_tokens"],
+)  # fmt: skip
+def test_a_plan_without_devices_or_places_is_refused_and_one_of_each_is_not(name):
+    assert getattr(plan(**{name: 1}), name) == 1
+    with pytest.raises(PlanError, match=f"{name}.* 0"):
+        plan(**{name: 0})
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [("gpu_memory_fraction", 0.001, 1.0), ("draft_acceptance_fraction", 0.0, 1.0)],
+)
+def test_fractions_of_a_plan_are_between_their_edges(name, least, most):
+    drafts = {"draft_tokens": 2}
+    assert getattr(plan(**{name: least}, **drafts), name) == least
+    assert getattr(plan(**{name: most}, **drafts), name) == most
+    for beyond in (-0.001, 1.001):
+        with pytest.raises(PlanError, match=name):
+            plan(**{name: beyond}, **drafts)
+    with pytest.raises(PlanError, match="gpu_memory_fraction"):
+        plan(gpu_memory_fraction=0.0)

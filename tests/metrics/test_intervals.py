@@ -125,6 +125,13 @@ def test_few_values_have_no_interval(count):
     assert bootstrap_interval(values, lambda drawn: drawn.mean(axis=-1)) is None
 
 
+def test_ten_values_have_an_interval():
+    values = np.arange(10.0)
+    assert mean_interval(values).low < 4.5 < mean_interval(values).high
+    assert percentile_interval(values, 50).low <= 4.5 <= percentile_interval(values, 50).high
+    assert bootstrap_interval(values, lambda drawn: drawn.mean(axis=-1)) is not None
+
+
 def test_equal_values_have_an_interval_without_width():
     values = np.full(100, 3.0)
     assert mean_interval(values).half_width == 0

@@ -113,3 +113,64 @@ def test_long_answers_are_found_out_by_those_who_wait_for_a_first_token(open_loo
     assert "begun" in begun.words
     hidden = [(due_s, due_s + 0.1) for due_s, _ in flying]  # as if nobody waited
     assert not saturation(ended, 4.0, now_s=now_s, in_flight=hidden).saturated
+
+
+def test_checks_are_at_fifty_requests_and_each_a_fifth_further():
+    def checked(count):
+        due_s = np.arange(float(count))
+        return saturation_of(due_s, due_s + 0.5).requests
+
+    counts = (49, 50, 59, 60, 71, 72, 86, 87)
+    assert [checked(count) for count in counts] == [0, 50, 50, 60, 60, 72, 72, 87]
+
+
+@pytest.mark.parametrize(("stay_s", "filling"), [(12.25, False), (12.26, True)])
+def test_the_ramp_up_is_twice_the_first_stay_and_as_much_must_follow(stay_s, filling):
+    due_s = np.arange(50.0)  # the last arrival is 49 s, four stays of 12.25 s, after the first
+    words = saturation_of(due_s, due_s + stay_s).words
+    assert (words == "the system was still filling up") == filling
+
+
+@pytest.mark.parametrize(("share", "saturated"), [(0.0305, True), (0.0295, False)])
+def test_a_queue_counts_from_three_percent_of_the_arrivals_on(share, saturated):
+    due_s = np.arange(7091) * 0.01  # a check point
+    verdict = saturation_of(due_s, due_s / (1 - share), 100.0)
+    assert verdict.growth_per_s / verdict.arrivals_per_s == pytest.approx(share, abs=3e-4)
+    assert verdict.saturated == saturated
+
+
+def binned(came, served):
+    """Due and end times with so many of each in each of twenty seconds, after one at 0 s."""
+    due_s = [0.0, *(bin_s + 0.01 * (i + 1) for bin_s, n in enumerate(came) for i in range(n))]
+    end_s = [0.0, *(bin_s + 0.01 * (i + 1) for bin_s, n in enumerate(served) for i in range(n))]
+    due_s[-1] = 20.0
+    return np.array(due_s), np.array(end_s + [np.inf] * (len(due_s) - len(end_s)))
+
+
+#: Deviations of twenty bins from their mean, with the sum of squares in the name.
+SQUARES_126 = [0] * 6 + [-3, 3] * 7
+SQUARES_128 = [0, 0, -1, 1] + [-3, 3] * 7 + [0, 0]
+SQUARES_140 = [0] * 4 + [-4, 4] * 2 + [-3, 3] * 4 + [-1, 1] * 2
+SQUARES_142 = [0, 0] + [-3, 3] * 7 + [-2, 2] * 2
+
+
+@pytest.mark.parametrize(
+    ("deviations", "t", "saturated"), [(SQUARES_140, 3.2950, True), (SQUARES_142, 3.2717, False)]
+)
+def test_a_growth_is_certain_but_for_two_in_a_thousand(deviations, t, saturated):
+    """Student's t of 19 degrees is 3.273 at 0.998."""
+    grown = 2 + np.array(deviations)
+    assert grown.mean() / grown.std(ddof=1) * np.sqrt(20) == pytest.approx(t, abs=1e-4)
+    due_s, end_s = binned([19] * 20, 19 - grown)
+    assert saturation_of(due_s, end_s).saturated == saturated
+
+
+@pytest.mark.parametrize(
+    ("deviations", "t", "saturated"), [(SQUARES_126, 1.7366, True), (SQUARES_128, 1.7230, False)]
+)
+def test_beside_a_known_rate_a_queue_grows_but_for_one_in_twenty(deviations, t, saturated):
+    """Student's t of 19 degrees is 1.7291 at 0.95; a constant server falls short for certain."""
+    came = 19 + np.array(deviations)
+    assert 1 / came.std(ddof=1) * np.sqrt(20) == pytest.approx(t, abs=1e-4)
+    due_s, end_s = binned(came, [18] * 20)
+    assert saturation_of(due_s, end_s, 19.0).saturated == saturated

@@ -116,3 +116,12 @@ def test_the_interval_at_the_stop_holds_the_truth_although_it_was_looked_at_ofte
         interval = mean_interval(ttfts_s[:look])
         held += interval.low <= truth <= interval.high
     assert held / 150 >= 0.88
+
+
+def test_a_check_uses_a_level_of_97_5_percent():
+    """Student's t of 19 degrees (twenty batches) is 2.4334 at 98.75 % and 2.0930 at 97.5 %."""
+    ttfts_s = np.random.default_rng(3).normal(1.0, 0.2, 100)
+    progress = PrecisionTarget.parse("ttft±5%").met(run_of(ttfts_s))
+    reported = mean_interval(ttfts_s)
+    of_the_report = reported.half_width / ttfts_s.mean()
+    assert progress.relative_half_width / of_the_report == pytest.approx(2.4334 / 2.0930, rel=1e-3)

@@ -228,6 +228,24 @@ def test_noise_and_gain_are_no_disturbance(with_neighbours, spread):
     assert not found["disturbed"]
 
 
+@pytest.mark.parametrize(
+    ("rate", "spread", "disturbed"),
+    [
+        # More than 5 %, beyond both intervals; without an interval more than twice that.
+        (949, 0.001, True),
+        (951, 0.001, False),
+        (899, None, True),
+        (901, None, False),
+    ],
+)
+def test_a_loss_is_worth_saying_from_five_percent_on(rate, spread, disturbed):
+    alone, beside = (results(each, 50, spread or 0.0) for each in (1000, rate))
+    if spread is None:
+        del alone["intervals"]
+    found = disturbance(alone, beside, neighbours=(3, 3))
+    assert found["disturbed"] == disturbed
+
+
 def test_without_neighbours_nothing_was_checked():
     said = disturbance(results(1000, 50), results(1000, 50), neighbours=(0, 0))
     assert not said["checked"]

@@ -1,6 +1,7 @@
 """Flaky is tried again, broken is not, and what keeps breaking is left alone."""
 
 from servetune.store import Failure
+from servetune.trials.launch import Launch
 from servetune.trials.retry import Attempts, cause_of
 
 
@@ -26,6 +27,12 @@ def test_other_causes_are_tried_again_until_the_retries_are_used_up():
     said = [attempts.trial_failed("t", failure(reason=word), server_died=False) for word in "abc"]
     assert said == ["again", "again", "broken"]
     assert [attempt["reason"] for attempt in attempts.of("t")] == ["a", "b"]
+
+
+def test_by_default_a_failure_is_tried_again_twice():
+    for attempts in (Attempts(), Attempts(retries=Launch().retries)):
+        said = [attempts.start_failed(failure(reason=word)) for word in "abc"]
+        assert said == ["again", "again", "broken"]
 
 
 def test_trials_are_judged_each_by_itself():

@@ -53,8 +53,8 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         option(
             "Rule that chooses the server for each request, over several URLs.",
-            choices=("round_robin", "least_outstanding"),
-            default="round_robin",
+            choices=("round-robin", "least-outstanding"),
+            default="round-robin",
         ),
     ] = None
     temperature: Annotated[NonNegative, option("Temperature of sampling.", metavar="NUMBER")] = 0.0
@@ -75,7 +75,13 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         str | None, option("Inference component of the endpoint.", metavar="NAME")
     ] = None
     adapter: Annotated[
-        str | None, option("LoRA adapter, by the name of its inference component.", metavar="NAME")
+        str | None,
+        option(
+            "Inference component that is a LoRA adapter.",
+            "--adapter-component",
+            "--adapter",
+            metavar="NAME",
+        ),
     ] = None
     region: Annotated[
         str | None, option("AWS region.", metavar="NAME", default="that of boto3")
@@ -116,7 +122,10 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
     force: Annotated[bool, option("Permission to repeat a benchmark job that is there.")] = False
     clean: Annotated[bool, option("Deletion of the benchmark job and its workload.")] = False
-    poll_every: Annotated[Positive, option("Seconds between looks at the job.", hidden=True)] = 30.0
+    poll_s: Annotated[
+        Positive,
+        option("Seconds between looks at the job.", "--poll-s", "--poll-every", hidden=True),
+    ] = 30.0
     recommendations: Annotated[
         str | None,
         option("AWS recommendation job whose proposals become candidates.", metavar="JOB"),

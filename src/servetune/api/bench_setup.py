@@ -14,6 +14,7 @@ from servetune.api.bench_request import Bench, values_of
 from servetune.cluster import ClusterSenders, sending_nodes
 from servetune.errors import InputError, LoadError
 from servetune.loadgen import (
+    DEFAULT_GRACE_S,
     LoadSettings,
     Target,
     fetch_blocking,
@@ -42,7 +43,6 @@ from servetune.workload.prepare import prepare
 CHECKED_ANSWERS = 200
 """Answers whose words are counted again by the model's own tokenizer."""
 
-DEFAULT_GRACE_S = 30.0
 MODELS_TIMEOUT_S = 3.0
 
 
@@ -84,7 +84,7 @@ def prepared_load(request: Bench) -> PreparedLoad:
         timeout_s=request.sending.timeout_s,
         processes=_processes(request.sending.processes),
         routing="least_outstanding"
-        if request.server.routing == "least_outstanding"
+        if request.server.routing == "least-outstanding"
         else "round_robin",
         open_ahead=not request.sending.cold,
         grace_s=DEFAULT_GRACE_S if request.sending.grace_s is None else request.sending.grace_s,

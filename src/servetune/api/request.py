@@ -177,9 +177,11 @@ def checked(kind: type[RequestT], values: Mapping[str, Any]) -> RequestT:
     for name in values:
         if name not in fields:
             raise _unknown(kind, name)
-    values = {name: _as_field(fields[name], value) for name, value in values.items()}
+    values = {
+        name: _chosen(fields[name], _as_field(fields[name], value))
+        for name, value in values.items()
+    }
     for name, value in values.items():
-        _require_choice(fields[name], value)
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{name} is {value}, which is no number", hint="give a finite one")
     try:
@@ -216,13 +218,22 @@ def _nested(fields: Mapping[str, Field], values: Mapping[str, Any]) -> dict[str,
     return whole
 
 
-def _require_choice(field: Field, value: Any) -> None:
+def _chosen(field: Field, value: Any) -> Any:
+    """A value as its choices spell it; `_` and `-` are the same.
+
+    Raises:
+        UnknownName: There is no such choice.
+    """
     allowed = field.option.allowed()
     if not allowed or value is None:
-        return
-    for each in value if field.many else (value,):
-        if each not in allowed:
+        return value
+    spelled = {each.replace("_", "-"): each for each in allowed}
+    values = value if field.many else (value,)
+    for each in values:
+        if str(each).replace("_", "-") not in spelled:
             raise UnknownName(field.name.replace("_", " "), str(each), allowed)
+    chosen = tuple(spelled[str(each).replace("_", "-")] for each in values)
+    return chosen if field.many else chosen[0]
 
 
 def _decoded(kind: type, value: Any) -> Any:

@@ -16,7 +16,7 @@ def bench(request: api.Bench, *, as_json: bool) -> int:
     servetune bench http://localhost:8000 --rate 4 --duration 300 --workload rag_document_qa
     servetune bench --sagemaker my-endpoint --component my-model --model Qwen/Qwen3-4B -c 64
     servetune bench --against bundle          # what a bundle deployed, against its trial
-    servetune bench URL1 URL2 --routing least_outstanding --until "ttft:p99±5%"
+    servetune bench URL1 URL2 --routing least-outstanding --until "ttft:p99±5%"
     """  # noqa: D301 - click reads the backspace as "keep these lines"
     from servetune.api.bench_aws_job import require_alone
     from servetune.cli import bench_aws_job

@@ -46,14 +46,14 @@ def _work(
     from servetune.deploy.aws import jobs
 
     if request.endpoint.clean:
-        taken = jobs.clean(client, job.name, poll_s=request.endpoint.poll_every)
+        taken = jobs.clean(client, job.name, poll_s=request.endpoint.poll_s)
         print(f"took away {', '.join(taken)}" if taken else f"there is no job {job.name}")
         return 0
     if request.endpoint.only_status:
         return _print_status(jobs.describe(client, job.name), job.name)
     for each in notes:
         echo(f"note: {each}")
-    poll_s = request.endpoint.poll_every
+    poll_s = request.endpoint.poll_s
     created = jobs.start(client, job, force=request.endpoint.force, poll_s=poll_s)
     echo(f"job {job.name} {'was created' if created else 'exists already'}")
     try:

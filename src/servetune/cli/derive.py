@@ -37,6 +37,13 @@ class Finite(click.FloatRange):
         return number
 
 
+class Spelled(click.Choice[str]):
+    """One of several words, whose `_` and `-` are the same."""
+
+    def normalize_choice(self, choice: str, ctx: click.Context | None) -> str:
+        return super().normalize_choice(choice, ctx).replace("_", "-")
+
+
 class Numbers(click.ParamType[tuple[Any, ...]]):
     """Several numbers, separated by commas."""
 
@@ -236,10 +243,10 @@ def _help_of(field: Field) -> str:
 def _click_type(field: Field) -> click.ParamType[Any]:
     allowed = field.option.allowed()
     if allowed:
-        return click.Choice(allowed)
+        return Spelled(allowed)
     match field.type:
         case inspect.LiteralType(values=values):
-            return click.Choice([str(each) for each in values])
+            return Spelled([str(each) for each in values])
         case inspect.IntType(ge=least, le=most):
             return click.IntRange(least, most)
         case inspect.FloatType(ge=least, gt=above, le=most, lt=below):

@@ -86,7 +86,7 @@ def check_weights(plan: Plan, shape: NetworkShape) -> None:
             if made
             else "quantise the model first, and give the folder or hub id of that checkpoint"
         )
-        + (f"; {on_load[0]} needs no such checkpoint" if on_load[0] == "fp8" else ""),
+        + f"; {on_load[0]} needs no such checkpoint",
     )
 
 

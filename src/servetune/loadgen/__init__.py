@@ -4,6 +4,7 @@ from servetune.loadgen.bodies import request_text
 from servetune.loadgen.instrument import Instrument, verdict_of
 from servetune.loadgen.otel import export_spans, otlp_endpoint, require_otel
 from servetune.loadgen.run import (
+    DEFAULT_GRACE_S,
     CredentialSource,
     LoadHooks,
     LoadResult,
@@ -17,6 +18,7 @@ from servetune.loadgen.sender_pool import SenderSource
 from servetune.loadgen.target import Target, fetch_blocking
 
 __all__ = [
+    "DEFAULT_GRACE_S",
     "CredentialSource",
     "Instrument",
     "LoadHooks",

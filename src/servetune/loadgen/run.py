@@ -59,6 +59,9 @@ POLL_S = 0.5
 GRACE_S = 1.0
 """Time for requests in flight to fail by themselves when the server is known to be dead."""
 
+DEFAULT_GRACE_S = 30.0
+"""Time for requests in flight when a duration or a precision ends the run."""
+
 STOPPED = "the run was stopped"
 WARMUP_SEED = 0x5EED
 
@@ -145,7 +148,7 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     most_processes: int | None = None
     routing: Routing = "round_robin"
     duration_s: float | None = None
-    grace_s: float = 30.0
+    grace_s: float = DEFAULT_GRACE_S
     failures_limit: int | None = None
     failed_fraction_limit: float | None = None
     keep_texts: int = 0

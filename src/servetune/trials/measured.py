@@ -13,6 +13,7 @@ import msgspec
 from servetune.errors import EngineError, InputError, LoadError, PlanError, PortBusy, UnknownName
 from servetune.json_value import JsonObject
 from servetune.loadgen import (
+    DEFAULT_GRACE_S,
     LoadHooks,
     LoadResult,
     LoadSettings,
@@ -54,8 +55,6 @@ from servetune.trials.trial import StudyContext, Trial, prompts_for
 from servetune.units import format_seconds
 
 _SCRAPE_EVERY_S = 1.0
-GRACE_S = 30.0
-"""Seconds for requests in flight when a trial's duration is over."""
 #: Outcomes of requests whose server dies.
 _LOST = ("refused", "disconnected", "truncated")
 _NEIGHBOUR_PATIENCE_S = 60.0
@@ -389,7 +388,7 @@ class ServerGroup:
                 prompts,
                 settings=LoadSettings(
                     timeout_s=self._launch.request_timeout_s,
-                    grace_s=GRACE_S if trial.workload.may_end_early else 0.0,
+                    grace_s=DEFAULT_GRACE_S if trial.workload.may_end_early else 0.0,
                     senders=self._context.senders,
                     scrape_every_s=_SCRAPE_EVERY_S,
                 ),
