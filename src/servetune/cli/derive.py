@@ -40,7 +40,7 @@ class Finite(click.FloatRange):
 class Spelled(click.Choice[str]):
     """One of several words, whose `_` and `-` are the same."""
 
-    def normalize_choice(self, choice: str, ctx: click.Context | None) -> str:
+    def normalize_choice(self, choice: object, ctx: click.Context | None) -> str:
         return super().normalize_choice(choice, ctx).replace("_", "-")
 
 
