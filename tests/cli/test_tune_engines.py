@@ -322,3 +322,18 @@ def test_any_command_line_is_an_engine(servetune, tmp_path):
     for seqs, said in zip((2, 4), commands, strict=True):
         assert f"--max-num-seqs {seqs} " in said
         assert said.endswith("--enforce-eager")
+
+
+def test_a_simulated_server_stands_in_for_tgi(servetune, tmp_path):
+    """Its own route is the first that is asked, and any name of a model is answered."""
+    command = f"{sys.executable} -m servetune simulate --serve {{model}} --engine tgi --gpu L4"
+    ran = servetune(
+        "tune", "--engine", "tgi", "--model", MODEL, "--gpu", "L4", "--client-args", LOAD,
+        "--server-cmd", f"{command} --speed 50 --port {{port}} {{settings}}",
+        "--server-args", "max_batch_size=8", "--output-json", "t.json",
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    record = json.loads((tmp_path / "t.jsonl").read_text().splitlines()[0])
+    assert (record["status"], record["simulated"]) == ("ok", True)
+    assert record["metadata"]["framework"] == "tgi"
+    assert record["results"]["completed"] == 4

@@ -15,7 +15,12 @@ from servetune.engines.behaviour import Behaviour, ReleaseDefaults, StepLawFacts
 from servetune.engines.cause import Cause, diagnose
 from servetune.engines.log import LogReading
 from servetune.engines.registry import ENGINES
-from servetune.engines.server_side import CacheReset, ServerWords, SettingsReport
+from servetune.engines.server_side import (
+    CacheReset,
+    NativeRoutes,
+    ServerWords,
+    SettingsReport,
+)
 from servetune.engines.settings import SettingTable, with_underscores
 from servetune.engines.shipping import Shipping
 from servetune.engines.words import Words
@@ -69,6 +74,7 @@ class Engine:
         ships_as: Engine that is deployed in its place; empty for itself.
         server_words: Arguments that the simulated server understands in its place; `None` for
             none.
+        native_routes: Routes besides OpenAI's that the simulated server answers in its place.
         settings_report: Places where its servers tell their settings.
         cache_reset: Way to empty its prefix cache; `None` where it has none.
         variable_prefixes: Beginnings of the environment variables that it reads itself.
@@ -100,6 +106,7 @@ class Engine:
     container_module: ClassVar[str] = ""
     ships_as: ClassVar[str] = ""
     server_words: ClassVar[ServerWords | None] = None
+    native_routes: ClassVar[NativeRoutes] = NativeRoutes()
     settings_report: ClassVar[SettingsReport] = SettingsReport()
     cache_reset: ClassVar[CacheReset | None] = None
     variable_prefixes: ClassVar[tuple[str, ...]] = ()

@@ -110,6 +110,33 @@ def _own_names() -> frozenset[str]:
     )
 
 
+class Exposition(msgspec.Struct, frozen=True, kw_only=True):
+    """Names under which the simulated server exposes what it counts, in place of an engine.
+
+    Attributes:
+        gauges: Metric to a value of `simserver.engine_metrics.EngineMetrics`.
+        counters: Metric to a value that only grows.
+        histograms: Metric to a histogram.
+        labels: Labels of every sample.
+        rank_label: Label with the number of the rank; without one, ranks are added up.
+        model_label: Label with the name of the model; empty where there is none.
+    """
+
+    gauges: Mapping[str, str]
+    counters: Mapping[str, str]
+    histograms: Mapping[str, str]
+    labels: Mapping[str, str] = {}
+    rank_label: str = ""
+    model_label: str = ""
+
+
+@functools.cache
+def exposition_of(name: str) -> Exposition | None:
+    """Names of an engine, by `exposition.toml` in its folder; `None` where it has none."""
+    table = engine_table(name, "exposition.toml")
+    return msgspec.convert(table, Exposition) if table else None
+
+
 def metric_prefix(name: str) -> str:
     """Beginning of an engine's metric names, its colon included."""
     first = next(iter(_tables()[name].values()))[0].names[0]

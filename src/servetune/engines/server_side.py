@@ -78,6 +78,26 @@ class ServerWords(msgspec.Struct, frozen=True, kw_only=True):
     closed: bool = False
 
 
+class NativeRoutes(msgspec.Struct, frozen=True, kw_only=True):
+    """Routes of an engine besides OpenAI's that the simulated server answers.
+
+    Attributes:
+        forms: Route of requests to the form of its requests and answers (`simserver.native`).
+        documents: Route of a document to its members, each the name of a fact or of a setting;
+            `*` stands for all settings.
+        any_model: Whether requests for a model of any name are answered.
+    """
+
+    forms: Mapping[str, str] = _NONE
+    documents: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+    any_model: bool = False
+
+
+def native_routes_of(engine: str) -> NativeRoutes:
+    """Routes of an engine besides OpenAI's, by `server.toml` in its folder."""
+    return msgspec.convert(engine_table(engine, "server.toml").get("native", {}), NativeRoutes)
+
+
 def settings_report_of(engine: str) -> SettingsReport:
     """Places where an engine's servers tell their settings, by `server.toml` in its folder."""
     return msgspec.convert(engine_table(engine, "server.toml")["report"], SettingsReport)

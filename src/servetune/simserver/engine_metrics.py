@@ -61,6 +61,16 @@ class Histogram:
         self.counts = [0] * (len(self.bounds) + 1)
         self.sum = 0.0
 
+    @classmethod
+    def added(cls, parts: Sequence[Histogram]) -> Histogram:
+        """Sum of histograms with equal buckets."""
+        whole = cls(parts[0].bounds)
+        whole.counts = [
+            sum(counts) for counts in zip(*(part.counts for part in parts), strict=True)
+        ]
+        whole.sum = sum(part.sum for part in parts)
+        return whole
+
     def note(self, value: float, count: int = 1) -> None:
         """The same value, so many times."""
         self.counts[bisect_left(self.bounds, value)] += count

@@ -1,4 +1,7 @@
-"""`/metrics` in Prometheus' text format, under the names of the default engine.
+"""`/metrics` in Prometheus' text format, under the names of the engine that is simulated.
+
+Engines with a table of names (`engines.metrics.Exposition`) have what of it is counted here;
+others, and plans of the default engine, have all that the default engine shows.
 
 Seconds under its names are the engine's own, as a real engine would have told them: at a
 speed-up a client measures that much less. What belongs to the simulation alone is under
@@ -15,7 +18,7 @@ import msgspec
 
 from servetune.bundled import bundled
 from servetune.engines import DEFAULT_ENGINE
-from servetune.engines.metrics import metric_prefix
+from servetune.engines.metrics import Exposition, exposition_of, metric_prefix
 from servetune.simserver.engine_metrics import EngineMetrics, Histogram
 from servetune.simserver.service import Service
 
@@ -38,6 +41,9 @@ class ClockStatus(msgspec.Struct, frozen=True, kw_only=True):
 def exposition(service: Service, every: Sequence[EngineMetrics], clockwork: ClockStatus) -> str:
     """All samples, one rank of the engine after another."""
     lines = list(_own_lines(clockwork, every))
+    named = exposition_of(service.plan.engine)
+    if named is not None:
+        return "\n".join([*lines, *_named_lines(named, service, every)]) + "\n"
     model = {"model_name": service.serving.names[0]}
     began = clockwork.started_unix_s
     lines += _family("cache_config_info", "gauge", _HELP["cache_config_info"], began)
@@ -63,7 +69,7 @@ def exposition(service: Service, every: Sequence[EngineMetrics], clockwork: Cloc
     for name in every[0].histograms:
         lines += _family(name, "histogram", _HELP[name], began, [labels for labels, _ in ranks])
         for labels, metrics in ranks:
-            lines += _histogram_lines(name, labels, metrics.histograms[name])
+            lines += _histogram_lines(f"{_PREFIX}{name}", labels, metrics.histograms[name])
     return "\n".join(lines) + "\n"
 
 
@@ -144,9 +150,9 @@ def _histogram_lines(name: str, labels: Mapping[str, str], histogram: Histogram)
     ends = [*(f"{float(bound)!r}" for bound in histogram.bounds), "+Inf"]
     total = 0
     for end, total in zip(ends, accumulate(histogram.counts), strict=True):
-        yield _sample(f"{name}_bucket", {**labels, "le": end}, total)
-    yield _sample(f"{name}_count", labels, total)
-    yield _sample(f"{name}_sum", labels, histogram.sum)
+        yield _sample_line(f"{name}_bucket", {**labels, "le": end}, total)
+    yield _sample_line(f"{name}_count", labels, total)
+    yield _sample_line(f"{name}_sum", labels, histogram.sum)
 
 
 def _cache_config(service: Service) -> dict[str, str]:
@@ -162,6 +168,38 @@ def _cache_config(service: Service) -> dict[str, str]:
         "num_gpu_blocks": config.capacity_blocks,
     }
     return {name: str(value) for name, value in values.items()}
+
+
+def _named_lines(
+    named: Exposition, service: Service, every: Sequence[EngineMetrics]
+) -> Iterator[str]:
+    """Samples under the names of an engine that has a table of them."""
+    labels = dict(named.labels)
+    if named.model_label:
+        labels[named.model_label] = service.serving.names[0]
+    ranks = [
+        ({**labels, named.rank_label: str(number)}, (metrics,))
+        for number, metrics in enumerate(every)
+    ]
+    series = ranks if named.rank_label else [(labels, tuple(every))]
+    for kind, metrics in (("gauge", named.gauges), ("counter", named.counters)):
+        for name, value in metrics.items():
+            yield f"# TYPE {name} {kind}"
+            shared = max if value.endswith("_fraction") else sum
+            for of_series, ranks_of_it in series:
+                number = shared(_value(each, value) for each in ranks_of_it)
+                yield _sample_line(name, of_series, number)
+    for name, histogram in named.histograms.items():
+        yield f"# TYPE {name} histogram"
+        for of_series, ranks_of_it in series:
+            added = Histogram.added([each.histograms[histogram] for each in ranks_of_it])
+            yield from _histogram_lines(name, of_series, added)
+
+
+def _value(metrics: EngineMetrics, name: str) -> float:
+    ended = sum(metrics.finished.values())
+    sums = {"ended": ended, "received": ended + metrics.running + metrics.waiting}
+    return float(sums[name] if name in sums else getattr(metrics, name))
 
 
 def _own_lines(clockwork: ClockStatus, every: Sequence[EngineMetrics]) -> Iterator[str]:
@@ -181,9 +219,13 @@ def _own_lines(clockwork: ClockStatus, every: Sequence[EngineMetrics]) -> Iterat
 
 
 def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
+    return _sample_line(f"{_PREFIX}{name}", labels, value)
+
+
+def _sample_line(name: str, labels: Mapping[str, str], value: float) -> str:
     """Labels in the alphabet's order, as `prometheus_client` writes them."""
     pairs = ",".join(f"{label}={_quoted(labels[label])}" for label in sorted(labels))
-    return f"{_PREFIX}{name}{{{pairs}}} {float(value)!r}"
+    return f"{name}{{{pairs}}} {float(value)!r}" if pairs else f"{name} {float(value)!r}"
 
 
 def _quoted(text: str) -> str:

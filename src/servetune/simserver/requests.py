@@ -50,6 +50,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
         root: The model as it was given on the command line.
         answer_tokens: Length of a chat answer that nothing limits: a real model would end it.
         cached_block_tokens: Block size of the prefix cache; `None` without one.
+        any_model: Whether requests for a model of any name are answered.
     """
 
     names: tuple[str, ...]
@@ -58,6 +59,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     vocabulary: Vocabulary
     answer_tokens: int = 256
     cached_block_tokens: int | None = None
+    any_model: bool = False
 
 
 class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,8 +72,9 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
         priority: Smaller is served first by an engine that schedules by priority.
         max_tokens: Largest answer that the client allows; the context if it states none.
         finish_reason: `length`, or `stop` where the answer ends by itself.
-        usage_at_end: Whether a last chunk tells the counts.
+        usage_at_end: Whether the end of the answer tells the counts.
         usage_always: Whether every chunk does.
+        at_stop: Whether a stop string ended it.
     """
 
     chat: bool
@@ -87,6 +90,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     usage_at_end: bool
     usage_always: bool
+    at_stop: bool = False
 
     def piece(self, number: int) -> bytes:
         """Text of one token, ready to stand in JSON."""
@@ -164,13 +168,13 @@ def parse_completion_request(raw: bytes, serving: ServedModel, *, chat: bool) ->
         first=words.first_piece(seed),
         finish_reason=finish_reason,
         streamed=bool(body.stream),
-        content=_content(seed, serving, prompt_tokens),
+        content=cached_content(seed, serving, prompt_tokens),
         priority=body.priority or 0,
         usage_at_end=bool(options.include_usage),
         usage_always=bool(options.include_usage and options.continuous_usage_stats),
     )
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
-    return _stopped(request, [stop for stop in stops if stop], body.min_tokens or 0)
+    return ended_at_stop(request, [stop for stop in stops if stop], body.min_tokens or 0)
 
 
 def tokenized(raw: bytes, serving: ServedModel) -> JsonObject:
@@ -202,7 +206,7 @@ def _decoded(raw: bytes) -> _Body:
 
 
 def _model(body: _Body, serving: ServedModel) -> str:
-    if not body.model:
+    if not body.model or serving.any_model:
         return serving.names[0]
     if body.model not in serving.names:
         raise RequestRefused(
@@ -264,7 +268,7 @@ def _prompt(body: _Body, vocabulary: Vocabulary, *, chat: bool) -> tuple[int, st
     return count, seed
 
 
-def _content(
+def cached_content(
     prompt: str | list[int], serving: ServedModel, prompt_tokens: int
 ) -> tuple[Piece, ...]:
     """Content that a prompt begins with, up to its number of tokens."""
@@ -341,7 +345,9 @@ def _answer_tokens(
     return (usual, most_left, "stop") if usual <= most_left else (most_left, most_left, "length")
 
 
-def _stopped(request: CompletionRequest, stops: list[str], min_tokens: int) -> CompletionRequest:
+def ended_at_stop(
+    request: CompletionRequest, stops: list[str], min_tokens: int
+) -> CompletionRequest:
     """The answer up to the first stop string that its words hold, if they hold one."""
     if not stops:
         return request
@@ -359,5 +365,10 @@ def _stopped(request: CompletionRequest, stops: list[str], min_tokens: int) -> C
         length += len(piece)
         tokens += 1
     return msgspec.structs.replace(
-        request, output_tokens=tokens, pieces=tuple(pieces), first=0, finish_reason="stop"
+        request,
+        output_tokens=tokens,
+        pieces=tuple(pieces),
+        first=0,
+        finish_reason="stop",
+        at_stop=True,
     )

@@ -93,15 +93,7 @@ class ResponseStream:
         if not request.streamed or not count:
             return
         self._touch()
-        if sent == 0 and request.chat:
-            self._parts.append(self._opening())
-        if sent + count == request.output_tokens:
-            before, after = self._frame(request.finish_reason)
-        else:
-            before, after = self._before, self._after
-        text = b"".join(request.piece(number) for number in range(sent, sent + count))
-        usage = self._running_usage(sent + count)
-        self._parts.append(b"%b%b%b%b}\n\n" % (before, text, after, usage))
+        self._add_tokens(sent, count)
 
     def ended(self) -> None:
         """All tokens came."""
@@ -109,11 +101,7 @@ class ResponseStream:
         self._broken = self._broken or self._fault is not None
         self._touch()
         if self._request.streamed and not self._broken:
-            if self._request.usage_at_end:
-                self._parts.append(
-                    self._head() + b',"choices":[]' + self._usage_json(self._sent) + b"}\n\n"
-                )
-            self._parts.append(b"data: [DONE]\n\n")
+            self._add_end()
 
     def flush(self) -> None:
         """Write what was gathered, and the end where there is nothing to follow."""
@@ -135,6 +123,29 @@ class ResponseStream:
         if not self._is_touched:
             self._is_touched = True
             self._touched(self)
+
+    # The answer's form, which a subclass may have otherwise.
+
+    def _add_tokens(self, sent: int, count: int) -> None:
+        """Add the chunks of `count` tokens after the first `sent`."""
+        request = self._request
+        if sent == 0 and request.chat:
+            self._parts.append(self._opening())
+        if sent + count == request.output_tokens:
+            before, after = self._frame(request.finish_reason)
+        else:
+            before, after = self._before, self._after
+        text = b"".join(request.piece(number) for number in range(sent, sent + count))
+        usage = self._running_usage(sent + count)
+        self._parts.append(b"%b%b%b%b}\n\n" % (before, text, after, usage))
+
+    def _add_end(self) -> None:
+        """Add what follows the last token."""
+        if self._request.usage_at_end:
+            self._parts.append(
+                self._head() + b',"choices":[]' + self._usage_json(self._sent) + b"}\n\n"
+            )
+        self._parts.append(b"data: [DONE]\n\n")
 
     def _usage_json(self, sent: int) -> bytes:
         counts = (self._request.prompt_tokens, self._request.prompt_tokens + sent, sent)

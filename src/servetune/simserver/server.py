@@ -6,21 +6,22 @@ import asyncio
 import errno
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from servetune import __version__
+from servetune.engines import engine
 from servetune.errors import EngineError, PortBusy
 from servetune.json_value import JsonObject
 from servetune.simserver.connection import Connection, HttpRequest
 from servetune.simserver.exposition import ClockStatus, exposition
 from servetune.simserver.faults import FaultDraws, Faults
 from servetune.simserver.live_engine import LiveRequest
+from servetune.simserver.native import FORMS, document
 from servetune.simserver.requests import (
     RequestRefused,
     ServedModel,
-    parse_completion_request,
     tokenized,
 )
 from servetune.simserver.responses import ResponseStream
@@ -37,9 +38,9 @@ MEMORY_WORDS = (
 )
 DEATH_WORDS = "RuntimeError: the simulated engine dies after {after_s:g} s, as asked for"
 
-_ROUTES: dict[str, str] = {
-    "/v1/completions": "POST",
-    "/v1/chat/completions": "POST",
+_FORMS: Mapping[str, str] = {"/v1/completions": "completions", "/v1/chat/completions": "chat"}
+
+_ROUTES: Mapping[str, str] = {
     "/tokenize": "POST",
     "/v1/models": "GET",
     "/health": "GET",
@@ -81,6 +82,15 @@ class SimulatedServer:
         self._api_key = api_key
         self._say, self._die = say, die
         self._engine = service.engine()
+        native = engine(service.plan.engine).native_routes
+        forms = {**_FORMS, **native.forms}
+        self._forms = {route: FORMS[name] for route, name in forms.items()}
+        self._documents = native.documents
+        self._methods = {
+            **_ROUTES,
+            **dict.fromkeys(self._forms, "POST"),
+            **dict.fromkeys(self._documents, "GET"),
+        }
         self._requests: dict[Connection, tuple[LiveRequest, ResponseStream]] = {}
         self._connections: set[Connection] = set()
         self._touched: list[ResponseStream] = []
@@ -204,14 +214,14 @@ class SimulatedServer:
 
     def handle(self, connection: Connection, http_request: HttpRequest) -> None:
         """Answer a request, or let the engine answer it as its tokens come."""
-        method = _ROUTES.get(http_request.path)
+        method = self._methods.get(http_request.path)
         if method is None:
             connection.reply(404, b'{"detail":"Not Found"}')
         elif http_request.method != method:
             connection.reply(405, b'{"detail":"Method Not Allowed"}')
         elif not self._may(http_request):
             connection.reply(401, b'{"error":"Unauthorized"}')
-        elif http_request.path.startswith("/v1/c"):
+        elif http_request.path in self._forms:
             self._generate(connection, http_request)
         else:
             self._describe(connection, http_request)
@@ -223,19 +233,18 @@ class SimulatedServer:
 
     def _generate(self, connection: Connection, http_request: HttpRequest) -> None:
         fault = self._draws.next()
+        form = self._forms[http_request.path]
         try:
-            handle = parse_completion_request(
-                http_request.body, self._service.serving, chat="chat" in http_request.path
-            )
+            handle = form.parse(http_request.body, self._service.serving)
             if fault == "error":
                 raise RequestRefused(
                     500, "the simulated engine failed, as asked for", kind="InternalServerError"
                 )
         except RequestRefused as refused:
-            connection.reply(refused.status, refused.body())
+            connection.reply(refused.status, form.error_body(refused))
             return
         after = self._faults.after_tokens
-        answer = ResponseStream(
+        answer = form.answer(
             handle,
             next(self._numbers),
             connection,
@@ -280,6 +289,9 @@ class SimulatedServer:
             connection.reply(200, msgspec.json.encode(self._facts(path)))
 
     def _facts(self, path: str) -> JsonObject:
+        if path in self._documents:
+            version = f"servetune-simulated-{__version__}"
+            return document(self._service, self._documents[path], version)
         if path == "/load":
             return {"server_load": sum(a.running + a.waiting for a in self._engine.rank_metrics)}
         if path == "/version":

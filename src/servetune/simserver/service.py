@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from servetune.engines import check_fits, check_parallel, check_starts, resolved
+from servetune.engines import check_fits, check_parallel, check_starts, engine, resolved
 from servetune.hardware.device import Node
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
@@ -111,6 +111,7 @@ def service_of(
             vocabulary=vocabulary_of(plan.model, tokenizer),
             answer_tokens=answer_tokens,
             cached_block_tokens=config.block_tokens if config.prefix_caching else None,
+            any_model=engine(filled.engine).native_routes.any_model,
         ),
         config=config,
         law=step_law(filled, shape, node, chosen),

@@ -10,7 +10,12 @@ from servetune.engines.cause import plain_log
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.log import LogReading, python_values
 from servetune.engines.program import Program
-from servetune.engines.server_side import CacheReset, server_words_of, settings_report_of
+from servetune.engines.server_side import (
+    CacheReset,
+    native_routes_of,
+    server_words_of,
+    settings_report_of,
+)
 from servetune.engines.sglang.declarations import DECLARATIONS
 from servetune.engines.sglang.defaults import DEFAULTS
 from servetune.engines.sglang.shipping import SHIPPING
@@ -32,6 +37,7 @@ class Sglang(CommandLineEngine):
     container_module = "servetune.engines.sglang.containers"
     shipping = SHIPPING
     server_words = server_words_of("sglang")
+    native_routes = native_routes_of("sglang")
     settings_report = settings_report_of("sglang")
     cache_reset = CacheReset(route="/flush_cache")
     variable_prefixes = ("SGLANG_",)

@@ -13,7 +13,11 @@ from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.engine import FirstCompletion
 from servetune.engines.log import LogReading, differences, python_values
 from servetune.engines.program import Program
-from servetune.engines.server_side import server_words_of, settings_report_of
+from servetune.engines.server_side import (
+    native_routes_of,
+    server_words_of,
+    settings_report_of,
+)
 from servetune.engines.tgi.defaults import DEFAULTS
 from servetune.engines.tgi.shipping import SHIPPING
 from servetune.engines.tgi.words import VARIABLES, WORDS
@@ -44,6 +48,7 @@ class Tgi(CommandLineEngine):
     container_module = "servetune.engines.tgi.containers"
     shipping = SHIPPING
     server_words = server_words_of("tgi")
+    native_routes = native_routes_of("tgi")
     settings_report = settings_report_of("tgi")
     behaviour = behaviour_of("tgi")
     defaults = DEFAULTS
