@@ -13,3 +13,9 @@ JsonValue: TypeAlias = "JsonScalar | Sequence[JsonValue] | Mapping[str, JsonValu
 JsonObject: TypeAlias = dict[str, Any]
 #: JSON object that is only read; the types of its members are not checked.
 JsonMembers: TypeAlias = Mapping[str, Any]
+
+
+def plain(value: object) -> Any:
+    """Python's own number or list of a NumPy or pandas one; any other value as it is."""
+    convert = getattr(value, "tolist", None)
+    return convert() if callable(convert) else value

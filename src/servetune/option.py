@@ -21,11 +21,13 @@ import msgspec
 __all__ = [
     "Count",
     "Fraction",
+    "Member",
     "NonNegative",
     "NonNegativeCount",
     "Option",
     "Positive",
     "argument",
+    "members",
     "option",
 ]
 
@@ -41,6 +43,8 @@ Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 """A share, 0 to 1."""
 
 Choices = Sequence[str] | Callable[[], Sequence[str]]
+Member = Callable[[Any, Any], str]
+"""Text of one member of a dict, from its name and value."""
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +122,15 @@ def option(
 def argument(description: str, *, metavar: str) -> msgspec.Meta:
     """Annotation of a field that users set by its position."""
     return _annotation(description, Option(metavar=metavar, position=True))
+
+
+def members(text: Member) -> msgspec.Meta:
+    """Annotation of a list of texts in whose place Python and files may give a dict.
+
+    Args:
+        text: Text of one member, from its name and value.
+    """
+    return msgspec.Meta(extra={"members": text})
 
 
 def _annotation(description: str, declared: Option) -> msgspec.Meta:

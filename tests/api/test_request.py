@@ -1,17 +1,21 @@
 """One declaration of an option serves keywords, files, command line and schema."""
 
+import json
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 import msgspec
+import numpy as np
 import pytest
 
+import servetune as st
 from servetune.api.request import Request, checked, fields_of, given, read_config, schema, to_toml
 from servetune.api.request import request_of as made
 from servetune.cli.derive import verb
 from servetune.cli.main import main
 from servetune.errors import InputError, UnknownName
 from servetune.option import Count, Positive, argument, option
+from servetune.search import parse_settings
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +106,105 @@ def test_another_spelling_of_an_option_leads_to_its_keyword(word, name):
     with pytest.raises(UnknownName) as caught:
         made(Greeting, "you", {word: 1})
     assert caught.value.hint == f"it is called {name} here"
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (
+            {"max_num_seqs": [64, 128], "enforce_eager": True},
+            "max_num_seqs=[64,128];enforce_eager=True",
+        ),
+        ({"gpu_memory_utilization": 0.9, "quantization": None}, None),
+        ({("tensor_parallel_size", "data_parallel_size"): [(1, 4), (4, 1)]}, None),
+        ({"tensor_parallel_size*data_parallel_size": (2, 2)}, None),
+        ({"speculative_config": {"method": "ngram", "n": [1, 2]}}, None),
+        ({"compilation_config": [{"level": 0}, {"level": 3}]}, None),
+        ({"chat_template": "a; b, c"}, None),
+        ({"chat_template": ["a; b", "c, d", "[e"]}, None),
+        ({"max_num_seqs": np.arange(8, 25, 8)}, "max_num_seqs=[8,16,24]"),
+        ([{"seed": 1}, "max_num_seqs=8"], "seed=1;max_num_seqs=8"),
+        ("seed=1", "seed=1"),
+    ],
+)
+def test_a_dict_of_settings_means_what_its_text_means(given, text):
+    study = made(st.Study, "m", {"server_args": given})
+    written = ";".join(study.server_args)
+    assert text in (None, written)
+    axes = {axis.names: axis.rows for axis in parse_settings(written, types={})}
+    members = given.items() if isinstance(given, dict) else ()
+    for name, value in members:
+        names = tuple(name.split("*")) if isinstance(name, str) else name
+        rows = value if isinstance(value, list | np.ndarray) else [value]
+        rows = [row if isinstance(row, tuple) else (row,) for row in rows]
+        assert axes[names] == tuple(
+            tuple(json.dumps(cell) if isinstance(cell, dict) else cell for cell in row)
+            for row in rows
+        )
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(st.Study, "client_args"), (st.Simulation, "server_args"), (st.Simulation, "client_args")],
+)
+def test_each_option_of_settings_takes_a_dict(kind, name):
+    request = made(kind, "m", {name: {"a": 1, "b": [2, 3]}})
+    field = next(each for each in fields_of(kind) if each.name == name)
+    assert field.value(request) == ("a=1", "b=[2,3]")
+
+
+def test_headers_variables_adapters_and_json_take_a_dict():
+    request = made(
+        st.Bench,
+        st.Bench(),
+        {"header": {"X-A": "b", "X-C": 1}, "adapters": {"l": 2}, "extra_body": {"n": [1]}},
+    )
+    assert request.server.header == ("X-A: b", "X-C: 1")
+    assert (request.load.adapters, request.load.extra_body) == (("l=2",), '{"n":[1]}')
+    study = made(st.Study, "m", {"server_env": {"A": 1, "COPIED": None}})
+    assert study.servers.server_env == ("A=1", "COPIED")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"server_args": {"a": object()}}, "a: a object is no value of a setting"),
+        ({"server_args": {"a": {1, 2}}}, "a: a set is no value"),
+        ({"server_args": {1: 2}}, "1 is no name of a setting"),
+        ({"server_args": object()}, "server_args: expected list"),
+        ({"server_args": [object()]}, "server_args"),
+        ({"client_args": {"a": "both ' and \";"}}, "both kinds of quotes"),
+        ({"concurrency": {"a": 1}}, "concurrency: expected list"),
+        ({"concurrency": [{"a": 1}]}, "concurrency: expected"),
+        ({"concurrency": "8,x"}, "concurrency"),
+        ({"concurrency": "8,0"}, "concurrency"),
+        ({"concurrency": 2.5}, "concurrency"),
+        ({"model": {"a": 1}}, "model"),
+        ({"num_gpus": object()}, "num_gpus"),
+        ({"num_gpus": "two"}, "num_gpus"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_an_error_of_ours(values, message):
+    with pytest.raises(InputError) as refusal:
+        checked(st.Study, {"model": "m", **values})
+    assert message in refusal.value.message
+    assert refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    "levels", ["8,32", "8, 32", [8, 32], (8, 32), range(8, 33, 24), np.array([8, 32])]
+)
+def test_a_list_of_numbers_may_be_text_or_any_sequence(levels):
+    assert made(st.Study, "m", {"concurrency": levels}).concurrency == (8, 32)
+
+
+def test_a_configuration_file_may_have_a_table_of_settings(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text(
+        '[tune]\nmodel = "m"\nconcurrency = "8,32"\n[tune.server_args]\nseed = [1, 2]\n'
+    )
+    study = checked(st.Study, read_config(file, st.Study))
+    assert (study.server_args, study.concurrency) == (("seed=[1,2]",), (8, 32))
 
 
 def test_a_wrong_type_is_named_without_words_of_json():

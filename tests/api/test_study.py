@@ -246,6 +246,17 @@ def test_one_number_of_users_and_one_text_stand_for_lists():
     assert (one.concurrency, one.server_args) == ((8,), ("a=1",))
 
 
+def test_settings_as_a_dict_are_the_study_of_their_text(tmp_path):
+    files = {"dry_run": True, "output_dir": tmp_path}
+    load = {"num_prompts": 20, "random_input_len": 64, "random_output_len": 16}
+    server = {"tensor_parallel_size": [1, 2]}
+    of_text = st.tune(MODEL, **SWEEP, **files)
+    given = SWEEP | {"server_args": server, "client_args": load, "concurrency": "2,4"}
+    assert st.tune(MODEL, **given, **files).planned == of_text.planned
+    with pytest.raises(InputError, match="tensor_parallel_size takes an integer, got 'two'"):
+        st.tune(MODEL, **SWEEP | {"server_args": {"tensor_parallel_size": "two"}}, **files)
+
+
 def test_the_same_words_of_load_mean_the_same_requests_as_for_bench():
     words = {
         "input_tokens": "kind=normal,mean=200,std=150",

@@ -17,6 +17,7 @@ from servetune.option import (
     NonNegativeCount,
     Positive,
     argument,
+    members,
     option,
 )
 from servetune.workload import LoadOptions
@@ -44,6 +45,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
             "repeated.",
             metavar="NAME:VALUE",
         ),
+        members("{}: {}".format),
     ] = ()
     cafile: Annotated[
         Path | None,

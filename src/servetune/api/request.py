@@ -7,10 +7,11 @@ something from them: the command line, the schema, the reference pages.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar, cast
@@ -19,7 +20,8 @@ import msgspec
 from msgspec import inspect
 
 from servetune.errors import InputError, UnknownName
-from servetune.option import Option
+from servetune.json_value import plain
+from servetune.option import Member, Option
 from servetune.secret import redacted_text
 from servetune.store import write_text
 
@@ -61,6 +63,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
         required: Whether it has no default.
         default: Value without it.
         many: Whether it takes several values.
+        member: Text of a member, where a dict may stand for its texts.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     required: bool
     default: Any
     many: bool
+    member: Member | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -117,9 +121,10 @@ def _fields(kind: type[msgspec.Struct], path: tuple[str, ...]) -> Iterator[Field
 
 
 def _field(described: inspect.Field, group: str, part: tuple[str, ...]) -> Field:
-    kind, declared, text = described.type, Option(), ""
+    kind, declared, text, extra = described.type, Option(), "", {}
     if isinstance(kind, inspect.Metadata):
-        declared = (kind.extra or {}).get("option", declared)
+        extra = kind.extra or {}
+        declared = extra.get("option", declared)
         text = (kind.extra_json_schema or {}).get("description", "")
         kind = kind.type
     if isinstance(kind, inspect.UnionType):
@@ -138,6 +143,7 @@ def _field(described: inspect.Field, group: str, part: tuple[str, ...]) -> Field
         required=described.required,
         default=None if described.required else default,
         many=many,
+        member=extra.get("members"),
     )
 
 
@@ -167,7 +173,8 @@ def request_of(
 def checked(kind: type[RequestT], values: Mapping[str, Any]) -> RequestT:
     """A request of these values, each of its type and within its limits.
 
-    One value may stand for a list of one, a number or a path for its text.
+    One value may stand for a list of one, `8,32` for a list of numbers, a number or a path for
+    its text, and a dict for a list of `NAME=VALUE`.
 
     Raises:
         InputError: A field lacks a value or cannot have the one it has.
@@ -200,11 +207,52 @@ def _unknown(kind: type[Request], name: str) -> UnknownName:
 
 
 def _as_field(field: Field, value: Any) -> Any:
-    """A plain value as its field has it: in a list of one, as text."""
-    if field.many and isinstance(value, str | int | float | Path):
-        return (_as_field(msgspec.structs.replace(field, many=False), value),)
+    """A value as its field has it: in a list of one, as text, a dict as texts."""
+    value = plain(value)
+    if isinstance(value, Mapping) and field.option.metavar == "JSON":
+        return msgspec.json.encode(value).decode()
+    if not field.many:
+        return _scalar(field, value)
+    listed = _listed(field, value)
+    if listed is None:
+        return value
+    return tuple(
+        text
+        for each in listed
+        for text in (_member_texts(field, each) if isinstance(each, Mapping) else [each])
+    )
+
+
+def _listed(field: Field, value: Any) -> Iterable[Any] | None:
+    """Values of a field that has several; `None` for what is no list."""
+    numbers = isinstance(field.type, inspect.IntType | inspect.FloatType)
+    if isinstance(value, str) and numbers:
+        return (_number(each) for each in value.split(","))
+    if isinstance(value, str | int | float | Path):
+        return (_scalar(field, value),)
+    if isinstance(value, Mapping):
+        return (value,) if field.member else None
+    return (_scalar(field, each) for each in value) if isinstance(value, Iterable) else None
+
+
+def _scalar(field: Field, value: Any) -> Any:
+    """One plain value of a field, a number or a path as text where it has text."""
     text = isinstance(field.type, inspect.StrType) and not isinstance(value, bool)
     return str(value) if text and isinstance(value, int | float | Path) else value
+
+
+def _number(text: str) -> Any:
+    """Number of a text; the text where it is none, which its type refuses."""
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def _member_texts(field: Field, values: Mapping[Any, Any]) -> list[str]:
+    if field.member is None:
+        raise InputError(f"{field.name}: expected text, got a dict", hint=_meaning(field))
+    return [field.member(name, value) for name, value in values.items()]
 
 
 def _nested(fields: Mapping[str, Field], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,11 +298,20 @@ def _refusal(kind: type[Request], reason: str) -> InputError:
         message = message.replace(f"`{json_word}", f"`{word}")
     message = message.replace(" | null", "")
     if name:
-        return InputError(f"{name}: {message[:1].lower()}{message[1:]}".replace("`", ""))
+        field = next((each for each in fields_of(kind) if each.name == name.split("[")[0]), None)
+        return InputError(
+            f"{name}: {message[:1].lower()}{message[1:]}".replace("`", ""),
+            hint=_meaning(field) if field else "",
+        )
     missing = [each.name for each in fields_of(kind) if f"`{each.name}`" in reason]
     if missing:
         return InputError(f"{kind.verb} needs {missing[0]}", hint=f"give {missing[0]}=...")
     return InputError(reason.replace("`", ""))
+
+
+def _meaning(field: Field) -> str:
+    """Hint about a value that its field cannot have."""
+    return f"{field.name} is: {field.description.rstrip('.')}"
 
 
 def given(request: Request) -> tuple[Field, ...]:

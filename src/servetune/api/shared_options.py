@@ -11,8 +11,9 @@ from servetune.engines import simulated_engines
 from servetune.errors import InputError, UnknownName
 from servetune.hardware import Node, Service, device_names, instances
 from servetune.models import catalogue, quantized_checkpoints
-from servetune.option import Count, Fraction, NonNegative, option
+from servetune.option import Count, Fraction, NonNegative, members, option
 from servetune.prediction.calibrations import KeptCalibration, calibration_named
+from servetune.search import setting_text
 
 MODEL = option(
     "Model: hub id, local folder, or a name of the catalogue.",
@@ -20,6 +21,9 @@ MODEL = option(
     known=lambda: (*catalogue(), *quantized_checkpoints()),
 )
 """Declaration of the option `--model`."""
+
+Settings = Annotated[tuple[str, ...], members(setting_text)]
+"""Settings of servers or of the load, in the grammar of `search.parse_settings`, or as a dict."""
 
 ALLOW_UNKNOWN = option("Permission to pass on server settings that no table of settings has.")
 """Declaration of the flag `--allow-unknown`."""

@@ -23,6 +23,7 @@ from servetune.api.shared_options import (
     Limits,
     Machine,
     PlanOptions,
+    Settings,
     SimulatedEngine,
 )
 from servetune.api.simulated_comparison import SimulationComparison, compare_with_simulation
@@ -77,7 +78,7 @@ class SimulatedPlan(PlanOptions, frozen=True, kw_only=True):
 
     engine: SimulatedEngine = DEFAULT_ENGINE
     server_args: Annotated[
-        tuple[str, ...],
+        Settings,
         option(
             "Server settings, as in servetune tune, besides these options.", metavar="NAME=VALUE;.."
         ),
@@ -116,7 +117,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     client_args: Annotated[
-        tuple[str, ...],
+        Settings,
         option(
             "Load settings, as in servetune tune, besides these options.", metavar="NAME=VALUE;.."
         ),

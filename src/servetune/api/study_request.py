@@ -16,12 +16,19 @@ import msgspec
 
 from servetune.api.notes import note
 from servetune.api.request import Request
-from servetune.api.shared_options import ALLOW_UNKNOWN, MODEL, Calibrated, Limits, Machine
+from servetune.api.shared_options import (
+    ALLOW_UNKNOWN,
+    MODEL,
+    Calibrated,
+    Limits,
+    Machine,
+    Settings,
+)
 from servetune.engines import DEFAULT_ENGINE, Engine, study_engines
 from servetune.errors import EngineError, InputError
 from servetune.hardware import Node
 from servetune.models import NetworkShape
-from servetune.option import Count, NonNegative, NonNegativeCount, Positive, option
+from servetune.option import Count, NonNegative, NonNegativeCount, Positive, members, option
 from servetune.servers.gpus import DeviceMemory, none_can_be, visible_cards
 from servetune.servers.launchers import container_for, environment_of, find_strays, visible_devices
 from servetune.store import Artifacts
@@ -160,6 +167,7 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
             "process's value, also into a container.",
             metavar="NAME[=VALUE]",
         ),
+        members(lambda name, value: name if value is None else f"{name}={value}"),
     ] = ()
     server_folder: Annotated[
         Path | None,
@@ -557,12 +565,12 @@ class Study(Request, frozen=True, kw_only=True):
         option("Engine that serves the trials.", "--engine", "--framework", choices=study_engines),
     ] = DEFAULT_ENGINE
     server_args: Annotated[
-        tuple[str, ...],
+        Settings,
         option("Server settings, fixed or swept; may be repeated.", metavar="NAME=[A,B];.."),
     ] = ()
     allow_unknown: Annotated[bool, ALLOW_UNKNOWN] = False
     client_args: Annotated[
-        tuple[str, ...],
+        Settings,
         option("Load settings, fixed or swept; may be repeated.", metavar="NAME=[A,B];.."),
     ] = ()
     concurrency: Annotated[

@@ -1,7 +1,7 @@
 """Search spaces of settings, and the choice among tried configurations."""
 
 from servetune.search.forecasts import Forecast, Forecasts
-from servetune.search.grammar import parse_settings
+from servetune.search.grammar import parse_settings, setting_text
 from servetune.search.recommend import (
     OBJECTIVES,
     TOLERATED_ERROR_RATE,
@@ -29,4 +29,5 @@ __all__ = [
     "pareto_keys",
     "parse_settings",
     "recommend",
+    "setting_text",
 ]

@@ -14,13 +14,16 @@ mistake is an error with its position.
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from servetune.errors import GrammarError, nearest
+from servetune.errors import GrammarError, InputError, nearest
+from servetune.json_value import plain
 from servetune.search.space import Axis, Value
 
 _TYPES: Mapping[str, type] = {"int": int, "float": float, "bool": bool, "str": str, "json": dict}
@@ -65,6 +68,67 @@ def parse_settings(
             seen.add(name)
         axes.append(axis)
     return tuple(axes)
+
+
+def setting_text(name: object, value: object) -> str:
+    """Setting in the grammar of `parse_settings`, from a member of a dict.
+
+    A list is swept; a name that is a tuple has its settings tied. A text is read as in the
+    grammar, so that `"range(1,9)"` sweeps; one that would be torn apart is quoted.
+
+    Example:
+        >>> setting_text("max_num_seqs", [64, 128])
+        'max_num_seqs=[64,128]'
+        >>> setting_text(("tensor_parallel_size", "data_parallel_size"), [(1, 4), (4, 1)])
+        'tensor_parallel_size*data_parallel_size=[(1,4),(4,1)]'
+
+    Raises:
+        InputError: The name or the value is of another type.
+    """
+    names = name if isinstance(name, tuple) else (name,)
+    if not all(isinstance(each, str) for each in names):
+        raise InputError(f"{name} is no name of a setting", hint="give text, such as max_num_seqs")
+    written, value = "*".join(names), plain(value)
+    if isinstance(value, list | tuple | range) and not (len(names) > 1 and _is_row(value)):
+        return f"{written}=[{','.join(_cell_text(written, each) for each in value)}]"
+    return f"{written}={_cell_text(written, value)}"
+
+
+def _is_row(value: Sequence[object]) -> bool:
+    """Whether it is one step of tied settings, not a list of steps."""
+    return not any(isinstance(each, list | tuple) for each in value)
+
+
+def _cell_text(name: str, value: object) -> str:
+    """One value in the grammar."""
+    if isinstance(value, str | Path):
+        return _quoted(name, str(value))
+    if value is None or isinstance(value, bool | int | float):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return f"({','.join(_cell_text(name, each) for each in value)})"
+    with contextlib.suppress(TypeError):
+        if isinstance(value, Mapping):
+            return json.dumps(value)
+    raise InputError(
+        f"{name}: a {type(value).__name__} is no value of a setting",
+        hint="give a number, a text, True, False, None, a dict (JSON), or a list of them",
+    )
+
+
+def _quoted(name: str, text: str) -> str:
+    """Text that the grammar reads as one value."""
+    with contextlib.suppress(GrammarError):
+        whole = all(len(list(_split(text, mark, text, 0))) == 1 for mark in ";,")
+        if whole and text and text == text.strip():
+            return text
+    quote = next((mark for mark in "\"'" if mark not in text), None)
+    if quote is None:
+        raise InputError(
+            f"{name}: a text with both kinds of quotes cannot be a setting",
+            hint="use one kind; JSON may be given as a dict",
+        )
+    return f"{quote}{text}{quote}"
 
 
 def _axis(

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from servetune.errors import InputError
-from servetune.option import Count, NonNegative, NonNegativeCount, Positive, option
+from servetune.option import Count, NonNegative, NonNegativeCount, Positive, members, option
 from servetune.workload.apis import APIS
 from servetune.workload.arrivals import AllAtOnce, Arrivals, Scheduled, arrivals_from
 from servetune.workload.counting import CHAT_APIS
@@ -137,6 +137,7 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     adapters: Annotated[
         tuple[str, ...],
         option("LoRA adapters that requests are spread over.", "--lora", metavar="NAME[=WEIGHT]"),
+        members("{}={}".format),
     ] = ()
     tokenizer: Annotated[
         str | None,
@@ -477,7 +478,8 @@ def spelling(name: str) -> str:
         '--shared-prefix'
     """
     annotation = get_type_hints(LoadOptions, include_extras=True)[name]
-    [names] = [each.extra["option"].names for each in annotation.__metadata__ if each.extra]
+    declared = (each.extra or {} for each in annotation.__metadata__)
+    [names] = [each["option"].names for each in declared if "option" in each]
     return str(names[0]) if names else "--" + name.replace("_", "-")
 
 
