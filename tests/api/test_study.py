@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import re
 import shlex
 import signal
+import socket
 import sys
 import threading
 
@@ -179,6 +181,49 @@ def test_an_interrupted_study_keeps_its_trials_and_can_be_resumed(finished, tmp_
     assert [event.done for event in rest] == [3, 4]
     assert rest[0].best is not None
     assert whole.artifacts.journal.read_bytes() == finished[0].artifacts.journal.read_bytes()
+
+
+def test_a_callback_that_raises_ends_the_study_and_keeps_its_trials(finished, tmp_path):
+    calls = []
+
+    def broken(event):
+        calls.append(event.done)
+        if event.done == 2:
+            raise KeyError("my own mistake")
+
+    place = tmp_path / "q.json"
+    with pytest.raises(InputError, match="on_progress raised KeyError: 'my own mistake'") as caught:
+        st.tune(MODEL, **SWEEP, output_json=place, on_progress=broken)
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert (
+        caught.value.hint
+        == f"2 of 4 trials are safe in {tmp_path / 'q.jsonl'}; resume=True goes on"
+    )
+    assert calls == [1, 2]
+    assert len(st.read(place)) == 2, "the summary has what ended"
+    whole = st.tune(MODEL, **SWEEP, output_json=place, resume=True)
+    assert whole.artifacts.journal.read_bytes() == finished[0].artifacts.journal.read_bytes()
+
+
+def test_a_callback_that_raises_leaves_no_server(tmp_path):
+    program = f"{shlex.quote(sys.executable)} -m servetune.testing.fake_server --port {{port}}"
+    calls = []
+
+    def broken(event):
+        calls.append(event)
+        raise RuntimeError("stop")
+
+    with pytest.raises(InputError, match="on_progress raised RuntimeError: stop"):
+        st.tune(
+            "fake", engine="command", server_cmd=program, server_args={"a": [1, 2, 3]}, gpu="L4",
+            num_gpus=2, parallel=2, concurrency=2, client_args={"seed": [1, 2]}, input_tokens=8,
+            output_tokens=4, requests=6, output_dir=tmp_path, on_progress=broken,
+        )  # fmt: skip
+    [event] = calls
+    [record] = [each for each in st.read(tmp_path / "tune.jsonl") if each.key == event.record.key]
+    port = int(re.search(r"--port (\d+)", record.cmd)[1])
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
 def test_sigterm_stops_a_study_of_the_main_thread_alone(tmp_path):

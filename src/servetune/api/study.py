@@ -137,6 +137,8 @@ def tune(
     Raises:
         ServetuneError: Options contradict, a name is not known, nothing fits the machine, the
             engine is not installed, or files of another study are in the way.
+        InputError: `on_progress` raised an exception, which is the cause; servers are stopped
+            and the trials that ended are kept.
 
     Example:
         >>> import servetune as st
@@ -172,11 +174,13 @@ def tune(
         require_capacity(setup.groups, setup.context, setup.launch, study.clusters.cluster)
     policy = execution_policy(setup)
     with Journal(setup.artifacts.journal, resume=study.files.resume) as journal:
-        interrupted = run_study(setup, policy, journal, on_progress)
-        records = tuple(latest(journal.records))
-    if records:  # none where it was interrupted before the first trial ended
-        limits = setup.context.constraints
-        write_artifacts(setup.artifacts, records, limits, compared=setup.compared)
+        try:
+            interrupted = run_study(setup, policy, journal, on_progress)
+        finally:
+            records = tuple(latest(journal.records))
+            if records:  # none where it was interrupted before the first trial ended
+                limits = setup.context.constraints
+                write_artifacts(setup.artifacts, records, limits, compared=setup.compared)
     return msgspec.structs.replace(
         result,
         trials=msgspec.structs.replace(nothing, records=records, source=setup.artifacts.journal),
@@ -359,8 +363,25 @@ class _ProgressCount:
             swept=self._swept,
         )
         progress(str(event))
-        if self._on_progress is not None:
+        self._report(event)
+
+    def _report(self, event: TrialDone) -> None:
+        """Call the user's function; it is not called again once it has raised.
+
+        Raises:
+            InputError: It raised an exception, which is the cause.
+        """
+        if self._on_progress is None:
+            return
+        try:
             self._on_progress(event)
+        except Exception as error:  # the user's code may raise anything
+            self._on_progress = None
+            raise InputError(
+                f"on_progress raised {type(error).__name__}: {error}",
+                hint=f"{self.done} of {self.total} trials are safe in {self._journal.path}; "
+                "resume=True goes on",
+            ) from error
 
     def _left_s(self) -> float | None:
         ended = self.done - self._before
