@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeAlias
 
 import msgspec
 
 from servetune.api.estimate_commands import anchor_commands
+from servetune.api.frames import frame
 from servetune.api.inputs import read_records
 from servetune.api.notes import progress
 from servetune.api.request import Request, given, request_of
@@ -36,6 +37,9 @@ from servetune.prediction.calibrations import (
 from servetune.store import TrialRecord
 from servetune.units import MS_PER_S, format_seconds
 from servetune.workload import LengthLaws, Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RunCount = Annotated[int, msgspec.Meta(ge=1, le=16)]
 """Runs worth suggesting."""
@@ -138,6 +142,11 @@ class CalibrationNames(msgspec.Struct, frozen=True, kw_only=True):
 
     names: tuple[str, ...]
 
+    @property
+    def df(self) -> pd.DataFrame:
+        """One row per calibration; needs pandas."""
+        return frame({"name": name} for name in self.names)
+
     def to_json(self) -> tuple[str, ...]:
         """Plain values for JSON."""
         return self.names
@@ -162,6 +171,14 @@ class SuggestedRuns(msgspec.Struct, frozen=True, kw_only=True):
     suggested: Suggestion
     commands: tuple[str, ...]
     model: str
+
+    @property
+    def df(self) -> pd.DataFrame:
+        """One row per run; needs pandas."""
+        return frame(
+            {"plan": run.plan.label, **msgspec.structs.asdict(run.point)}
+            for run in self.suggested.runs
+        )
 
     def to_json(self) -> JsonObject:
         """Plain values for JSON."""

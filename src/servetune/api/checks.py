@@ -6,11 +6,12 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
 
 from servetune import __version__
+from servetune.api.frames import frame
 from servetune.api.notes import progress
 from servetune.api.request import Request, checked, request_of
 from servetune.engines import ENGINES, engine
@@ -24,6 +25,9 @@ from servetune.servers.leftovers import Leftover
 from servetune.servers.machine import Machine, driver_version, machine_here, port_holders
 from servetune.trials.ceiling import Ceiling, load_ceiling
 from servetune.units import GIB, format_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Level = Literal["ok", "note", "warning", "trouble"]
 
@@ -351,6 +355,11 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
     def healthy(self) -> bool:
         """Whether no finding is a warning or worse."""
         return not any(each.level in ("warning", "trouble") for each in self.findings)
+
+    @property
+    def df(self) -> pd.DataFrame:
+        """One row per finding; needs pandas."""
+        return frame(self.findings)
 
     def to_json(self) -> JsonObject:
         """Plain values for JSON."""

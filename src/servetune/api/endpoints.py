@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 import msgspec
 
+from servetune.api.frames import frame
 from servetune.api.notes import progress
 from servetune.api.request import Request, request_of
 from servetune.api.waiting import Token, Waiting, aws_in, completed, now, role_of, with_token
@@ -23,6 +24,9 @@ from servetune.deploy.names import require_name, require_region
 from servetune.errors import InputError
 from servetune.hardware import instances
 from servetune.option import argument, option
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DEFAULT_REGION = "us-east-1"
 OnProgress = Callable[[str], None]
@@ -109,6 +113,11 @@ class EndpointChange(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
     changes: tuple[str, ...]
 
+    @property
+    def df(self) -> pd.DataFrame:
+        """One row per change; needs pandas."""
+        return frame({"endpoint": self.endpoint, "change": each} for each in self.changes)
+
 
 class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Resources of an endpoint.
@@ -122,6 +131,11 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
     region: str
     rows: tuple[Row, ...]
+
+    @property
+    def df(self) -> pd.DataFrame:
+        """One row per resource; needs pandas."""
+        return frame(self.rows)
 
     @property
     def serves(self) -> bool:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from servetune.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def frame(rows: Iterable[Mapping[str, object]]) -> pd.DataFrame:
-    """A frame of these rows; columns in the order in which they first appear.
+def frame(rows: Iterable[Mapping[str, object] | msgspec.Struct]) -> pd.DataFrame:
+    """A frame of these rows; columns in the order in which they first appear, or of the fields.
 
     Raises:
         InputError: pandas is not installed.
@@ -23,4 +25,6 @@ def frame(rows: Iterable[Mapping[str, object]]) -> pd.DataFrame:
         raise InputError(
             "a data frame needs pandas", hint="pip install 'servetune[pandas]'"
         ) from None
-    return pd.DataFrame(list(rows))
+    return pd.DataFrame(
+        [msgspec.structs.asdict(row) if isinstance(row, msgspec.Struct) else row for row in rows]
+    )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import msgspec
 
+from servetune.api.frames import frame
 from servetune.api.inputs import chosen_node
 from servetune.api.request import Request, request_of
 from servetune.api.shared_options import Limits
@@ -15,6 +16,9 @@ from servetune.errors import InputError
 from servetune.hardware import Node
 from servetune.option import Positive, argument, option
 from servetune.report import ReplicaRow, replica_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MAX_INSTANCES = 1000
 
@@ -68,6 +72,11 @@ class ComparedLayouts(msgspec.Struct, frozen=True, kw_only=True):
 
     node: Node
     rows: tuple[ReplicaRow, ...]
+
+    @property
+    def df(self) -> pd.DataFrame:
+        """One row per layout and number of instances; needs pandas."""
+        return frame(self.rows)
 
 
 def study_layouts(request: StudyLayouts | str | Path, /, **options: object) -> ComparedLayouts:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from servetune.api.frames import frame
 from servetune.api.inputs import read_records
 from servetune.errors import InputError, PlanError, ServetuneError
 from servetune.hardware import Node, detect_cpu, instance, instances, node
@@ -15,6 +17,9 @@ from servetune.prediction.calibrations import KeptCalibration
 from servetune.report import PredictionPair, label_of, median_errors, quantity_errors, varying
 from servetune.store import TrialRecord
 from servetune.trials import StudyContext, simulated_again
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class LeftOut(msgspec.Struct, frozen=True):
@@ -42,6 +47,15 @@ class SimulationComparison(msgspec.Struct, frozen=True, kw_only=True):
     def feasible(self) -> bool:
         """Always true: a comparison has no constraints."""
         return True
+
+    @property
+    def df(self) -> pd.DataFrame:
+        """One row per trial and quantity: predicted, measured, error; needs pandas."""
+        return frame(
+            {"trial": pair.label, "key": pair.key, **msgspec.structs.asdict(each)}
+            for pair in self.pairs
+            for each in quantity_errors(pair)
+        )
 
     def to_json(self) -> JsonObject:
         """Errors of each trial and their medians, as data."""

@@ -243,7 +243,7 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def df(self) -> pd.DataFrame:
         """One row per request; needs pandas."""
-        return frame([msgspec.structs.asdict(record) for record in self.run.records])
+        return frame(self.run.records)
 
 
 def simulate(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 
+from servetune.api.frames import frame
 from servetune.api.notes import progress
 from servetune.api.request import Request, request_of
 from servetune.api.waiting import aws_in, completed, role_of
@@ -27,6 +28,9 @@ from servetune.deploy.staging import stage as upload
 from servetune.errors import InputError, ServetuneError
 from servetune.models import cached_snapshot, load_shape, weight_bytes
 from servetune.option import NonNegative, argument, option
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Longest wait for a job; SageMaker stops it after 12 h.
 JOB_TIMEOUT_S = 13 * 3600.0
@@ -100,6 +104,11 @@ class StagingPlan(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[ModelFile, ...] = ()
     revision: str | None = None
     job: dict[str, Any] | None = None
+
+    @property
+    def df(self) -> pd.DataFrame:
+        """One row per file; needs pandas."""
+        return frame(self.files)
 
     @property
     def total_bytes(self) -> int:

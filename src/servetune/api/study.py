@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from servetune.api.frames import frame
 from servetune.api.notes import progress
 from servetune.api.request import command_words, request_of, write_repeating
 from servetune.api.study_request import Study, note_leftovers
@@ -86,8 +87,15 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def df(self) -> pd.DataFrame:
-        """One row per trial; see `Trials.df`."""
-        return self.trials.df
+        """One row per trial, see `Trials.df`; after a dry run its settings alone."""
+        if not self.planned:
+            return self.trials.df
+        return frame(
+            {f"server.{name}": value for name, value in server.server_args.items()}
+            | {f"client.{name}": value for name, value in load.items()}
+            for server in self.planned
+            for load in server.loads
+        )
 
     def pick(self, objective: str = "throughput") -> Pick:
         """The best trial among those that hold the constraints, and why.
