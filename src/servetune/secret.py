@@ -47,8 +47,8 @@ _NAMES = re.compile(
     r"|session_token|authorization)$"
 )
 
-#: Placeholder values that are no credential.
-_EMPTY = frozenset({"null", "none", "true", "false", "''", '""'})
+#: Values that are no credential: nothing, or the name of an environment variable.
+_HARMLESS = re.compile(r"(?i:null|none|true|false|''|\"\")|\$[A-Z][A-Z0-9_]*|\$\{[A-Z][A-Z0-9_]*")
 
 
 def looks_secret(text: str) -> bool:
@@ -67,10 +67,12 @@ def redacted_text(text: str) -> str:
     Example:
         >>> redacted_text("serve m --api-key tiger")
         'serve m --api-key [redacted]'
+        >>> redacted_text("X-Api-Key: $TENANT_KEY")
+        'X-Api-Key: $TENANT_KEY'
     """
     plain = _TOKENS.sub(REDACTED, text)
     return _LABELLED.sub(
-        lambda found: found[0] if found[2].lower() in _EMPTY else found[1] + REDACTED, plain
+        lambda found: found[0] if _HARMLESS.fullmatch(found[2]) else found[1] + REDACTED, plain
     )
 
 

@@ -70,8 +70,11 @@ def test_what_is_no_credential_stays() -> None:
         "first token after 30 ms, tokens/s=900",
         "the bearer token lasts 12 h",
         "max_tokens=8 tokenizer=auto",
+        "X-Api-Key: $TENANT_KEY",
+        "Authorization: Bearer ${TENANT_KEY}",
     ):
         assert redacted_text(text) == text
+    assert redacted_text("--api-key $tiger") == f"--api-key {REDACTED}", "only names of variables"
 
 
 @given(st.text())

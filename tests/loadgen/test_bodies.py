@@ -7,8 +7,9 @@ import pytest
 
 from servetune.errors import InputError
 from servetune.loadgen.bodies import head_of, prepared_request
-from servetune.loadgen.target import Target, header_of
+from servetune.loadgen.target import Target
 from servetune.workload.apis import APIS
+from servetune.workload.headers import header_of
 from servetune.workload.lengths import LengthLaws
 from servetune.workload.prompts import Prompt
 from servetune.workload.request import Request

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from servetune.api.request import Request, fields_of
-from servetune.api.shared_options import Limits
+from servetune.api.shared_options import API_KEY_ENV, Limits
 from servetune.metrics import TOOLS
 from servetune.option import (
     Count,
@@ -17,7 +17,6 @@ from servetune.option import (
     NonNegativeCount,
     Positive,
     argument,
-    members,
     option,
 )
 from servetune.workload import LoadOptions
@@ -35,18 +34,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         option("Model that requests ask for.", metavar="NAME", default="the first that is served"),
     ] = None
-    api_key_env: Annotated[
-        str | None, option("Environment variable that holds the API key.", metavar="NAME")
-    ] = None
-    header: Annotated[
-        tuple[str, ...],
-        option(
-            "Header of each request; '$VARIABLE' in it is read from the environment. May be "
-            "repeated.",
-            metavar="NAME:VALUE",
-        ),
-        members("{}: {}".format),
-    ] = ()
+    api_key_env: Annotated[str | None, API_KEY_ENV] = None
     cafile: Annotated[
         Path | None,
         option("Certificates to trust instead of the system's.", metavar="FILE"),
@@ -59,10 +47,6 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
             default="round-robin",
         ),
     ] = None
-    temperature: Annotated[NonNegative, option("Temperature of sampling.", metavar="NUMBER")] = 0.0
-    min_tokens: Annotated[
-        bool, option("Request member min_tokens, sent in addition to ignore_eos.")
-    ] = False
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,13 +31,13 @@ from servetune.loadgen.sagemaker import (
     aws_session,
     endpoint_target,
 )
-from servetune.loadgen.target import header_of
 from servetune.metrics import LATENCIES, Constraint, PrecisionTarget, parse_constraints
 from servetune.trials import SMALLEST_VOCAB
 from servetune.trials import Bench as PreparedLoad
 from servetune.workload import Workload
 from servetune.workload.apis import APIS
-from servetune.workload.options import DEFAULT_INPUT_TOKENS, DEFAULT_OUTPUT_TOKENS
+from servetune.workload.headers import header_of
+from servetune.workload.options import DEFAULT_INPUT_TOKENS, DEFAULT_OUTPUT_TOKENS, joined
 from servetune.workload.prepare import prepare
 
 CHECKED_ANSWERS = 200
@@ -145,11 +145,11 @@ def _targets(request: Bench, api: str, stream: bool) -> tuple[tuple[Target, ...]
         "api": api,
         "api_key_env": request.server.api_key_env,
         "stream": stream,
-        "send_min_tokens": request.server.min_tokens,
-        "temperature": request.server.temperature,
+        "send_min_tokens": request.load.min_tokens,
+        "temperature": request.load.temperature,
         "cafile": str(cafile) if cafile else None,
         "extra_body": request.load.extra_body,
-        "user_headers": tuple(header_of(text) for text in request.server.header),
+        "user_headers": tuple(header_of(text) for text in request.load.header),
     }
     if request.endpoint.sagemaker:
         return sagemaker_targets(request, model=request.server.model, shared=shared)
@@ -242,7 +242,7 @@ _RECORDED = {"shared_prefix": "shared_prefix_tokens", "lora": "adapters"} | {
         "workload", "input_tokens", "output_tokens", "dataset", "turns", "turn_tokens",
         "prefixes", "arrivals", "duration_s", "until", "seed", "api", "routing", "no_stream",
         "stop_at_eos", "think_s", "time_scale", "prompt_column", "output_column",
-        "dataset_min_tokens", "dataset_max_tokens",
+        "dataset_min_tokens", "dataset_max_tokens", "temperature", "min_tokens",
     )
 }  # fmt: skip
 
@@ -259,6 +259,8 @@ def _client_args(request: Bench, workload: Workload) -> dict[str, Any]:
         if value not in (None, (), False):
             args[name] = value
     load = request.load
+    if load.header:
+        args["header"] = joined("header", load.header)
     if load.workload is None and load.dataset is None and load.trace is None:
         args.setdefault("input_tokens", DEFAULT_INPUT_TOKENS)
         args.setdefault("output_tokens", DEFAULT_OUTPUT_TOKENS)
@@ -291,13 +293,12 @@ def require_agreement(request: Bench) -> None:
         if _given(request, name) and not any(_given(request, other) for other in needed):
             others = " or ".join(option_of(other) for other in needed)
             raise InputError(f"{option_of(name)} has no meaning without {others}", hint=hint)
-    for other in ("min_tokens", "strict_length"):
-        if request.load.stop_at_eos and values_of(request).get(other):
-            raise InputError(
-                "answers that end where the model ends them have no length of their own: "
-                f"--stop-at-eos and {option_of(other)} contradict each other",
-                hint="leave one of them out",
-            )
+    if request.load.stop_at_eos and request.results.strict_length:
+        raise InputError(
+            "answers that end where the model ends them have no length of their own: "
+            "--stop-at-eos and --strict-length contradict each other",
+            hint="leave one of them out",
+        )
     if request.server.routing and len(request.server.urls) < 2:
         raise InputError("--routing needs several servers", hint="name two URLs or more")
     if request.results.dcgm_url and not request.results.scrape_s:

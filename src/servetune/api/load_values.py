@@ -11,10 +11,13 @@ from servetune.api.inputs import note_idle
 from servetune.api.request import Request, given
 from servetune.errors import InputError
 from servetune.workload import LoadOptions, same_client_args
-from servetune.workload.options import spelling
+from servetune.workload.options import joined, spelling
 
 #: Options that change how a server is asked, not when or for how much.
-_IDLE = ("adapters", "warmup", "no_stream", "stop_at_eos", "extra_body")
+_IDLE = (
+    "adapters", "warmup", "no_stream", "stop_at_eos", "temperature", "min_tokens", "header",
+    "extra_body",
+)  # fmt: skip
 
 
 def load_values(request: Request) -> dict[str, Any]:
@@ -24,7 +27,7 @@ def load_values(request: Request) -> dict[str, Any]:
     """
     fields = [each for each in given(request) if each.name in LoadOptions.__struct_fields__]
     return {
-        each.name: ",".join(each.value(request))
+        each.name: joined(each.name, each.value(request))
         if each.many and isinstance(each.type, inspect.StrType)
         else each.value(request)
         for each in sorted(fields, key=lambda each: not each.part)

@@ -22,6 +22,9 @@ MODEL = option(
 )
 """Declaration of the option `--model`."""
 
+API_KEY_ENV = option("Environment variable that holds the API key.", metavar="NAME")
+"""Declaration of the option `--api-key-env`."""
+
 Settings = Annotated[tuple[str, ...], members(setting_text)]
 """Settings of servers or of the load, in the grammar of `search.parse_settings`, or as a dict."""
 

@@ -18,6 +18,7 @@ from servetune.api.notes import note
 from servetune.api.request import Request
 from servetune.api.shared_options import (
     ALLOW_UNKNOWN,
+    API_KEY_ENV,
     MODEL,
     Calibrated,
     Limits,
@@ -185,6 +186,7 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
         Port | None,
         option("Port that servers listen on.", metavar="PORT", default="a free one"),
     ] = None
+    api_key_env: Annotated[str | None, API_KEY_ENV] = None
     ready_endpoint: Annotated[
         str | None,
         option(
@@ -289,6 +291,7 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
             folder=self.server_folder.resolve() if self.server_folder else None,
             server_cmd=self.server_cmd,
             url=self.url,
+            api_key_env=self.api_key_env,
             host=self.host,
             port=self.port,
             ready_path=self.ready_endpoint,

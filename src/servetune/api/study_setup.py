@@ -16,6 +16,7 @@ from servetune.cluster import cluster_nodes, gpus_of_cluster, join_cluster, most
 from servetune.engines import Engine, engine, recorded_engine, simulated_studies
 from servetune.errors import InputError, ServetuneError
 from servetune.hardware import Node
+from servetune.loadgen import Target
 from servetune.metrics import LATENCIES, Constraint, parse_constraints
 from servetune.models import NetworkShape, load_shape
 from servetune.perf.sim import without_effect
@@ -31,7 +32,8 @@ from servetune.trials import (
     require_server,
     trials_of,
 )
-from servetune.workload import CLIENT_ARGS, client_arg_of, same_client_args
+from servetune.workload import CLIENT_ARGS, client_arg_of, load_options, same_client_args
+from servetune.workload.headers import header_of
 
 #: More trials than a grid can mean.
 MOST_TRIALS = 100_000
@@ -113,6 +115,8 @@ def study_setup(study: Study) -> StudySetup:
     if not simulated:
         require_launch(swept, launch)
         nothing_starts = study.files.dry_run or study.clusters.job is not None
+        if not nothing_starts and not in_cluster:
+            _require_variables(study, groups[0])
         for text in require_server(
             swept, launch, groups, dry_run=nothing_starts, allow_unknown=study.allow_unknown
         ):
@@ -244,6 +248,21 @@ def _calibration(
         assert shape is not None, "a simulated model has its dimensions"
         kept.require_for(shape=shape, node=node)
     return kept
+
+
+def _require_variables(study: Study, trials: Iterable[Trial]) -> None:
+    """Refuse keys and headers whose environment variables are not set here.
+
+    Raises:
+        InputError: One is not.
+    """
+    headers = {text for trial in trials for text in load_options(trial.client_args).header}
+    Target(
+        base_url="",
+        model="",
+        api_key_env=study.servers.api_key_env,
+        user_headers=tuple(map(header_of, sorted(headers))),
+    ).headers()
 
 
 def _note_idle_settings(groups: list[list[Trial]]) -> None:

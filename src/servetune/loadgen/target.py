@@ -14,18 +14,13 @@ import msgspec
 from servetune import __version__
 from servetune.errors import InputError, LoadError, ServerRefused
 from servetune.probe import ConnectError, Server, ask
-from servetune.secret import is_secret_name
 from servetune.traffic.connection import Address
 from servetune.traffic.sigv4 import Signing
 
 LEAST_KEPT = 12
 """Characters of a secret that are enough of it to be removed from what is shown."""
 
-
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
-#: Headers that frame a request.
-_OWN_HEADERS = ("host", "content-length", "content-type", "connection", "transfer-encoding")
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,27 +119,6 @@ def without(words: str, secret: str, shown: str) -> str:
             words = words[:at] + shown + words[end:]
             at = words.find(begin, at + len(shown))
     return words
-
-
-def header_of(text: str) -> tuple[str, str]:
-    """Name and value of a header that a user gave as `NAME: VALUE`.
-
-    Raises:
-        InputError: It is no header, one that the client sets itself, or a secret as plain text.
-    """
-    name, colon, value = (part.strip() for part in text.partition(":"))
-    printable = value.isascii() and value.isprintable()
-    if not colon or not printable or not _HEADER_NAME.fullmatch(name):
-        raise InputError(f"--header '{name}' is no header", hint="write it like 'X-Tenant: blue'")
-    if name.lower() in _OWN_HEADERS:
-        raise InputError(f"the load client sets {name} itself", hint="leave --header out for it")
-    secret = is_secret_name(name) or name.lower() in ("authorization", "cookie")
-    if secret and "$" not in value:
-        raise InputError(
-            f"the value of {name} is a secret, which commands and files would show",
-            hint=f"export it and give --header '{name}: $VARIABLE' in single quotes",
-        )
-    return name, value
 
 
 def _with_variables(value: str) -> str:

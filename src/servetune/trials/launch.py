@@ -76,6 +76,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         folder: Working directory of the server; `None` for servetune's own.
         server_cmd: Command that stands in for the engine's own; settings are appended.
         url: URL of a server that exists already, for an engine that starts none.
+        api_key_env: Environment variable that holds the key for requests to the server.
         host: Address that the server listens at.
         port: Port of the server; `None` for a free one.
         ready_path: Path that answers once the server is ready; `None` for the engine's own.
@@ -94,6 +95,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path | None = None
     server_cmd: str | None = None
     url: str | None = None
+    api_key_env: str | None = None
     host: str = "127.0.0.1"
     port: int | None = None
     ready_path: str | None = None

@@ -53,6 +53,8 @@ from servetune.trials.startup import (
 )
 from servetune.trials.trial import StudyContext, Trial, prompts_for
 from servetune.units import format_seconds
+from servetune.workload import load_options
+from servetune.workload.headers import header_of
 
 _SCRAPE_EVERY_S = 1.0
 #: Outcomes of requests whose server dies.
@@ -242,7 +244,7 @@ class ServerGroup:
         patience_s = patience_s if left_s is None else min(patience_s, left_s)
         first = FirstAnswer(
             lambda: self._engine.first_completion(self._served_name(server, self._waiting[0])),
-            Target(base_url=server.url, model=""),
+            self._target(server),
             timeout_s=patience_s,
         )
         server.wait_ready(patience_s, give_up=self._context.halt.is_set, then=first)
@@ -362,10 +364,13 @@ class ServerGroup:
     def _load(
         self, trial: Trial, server: Server, judge: TrialJudge, *, salt: int = 0
     ) -> tuple[LoadResult, str]:
-        target = Target(
-            base_url=server.url,
+        options = load_options(trial.client_args)
+        target = msgspec.structs.replace(
+            self._target(server, trial),
             model=self._served_name(server, trial),
             stream=trial.workload.stream,
+            temperature=options.temperature,
+            send_min_tokens=options.min_tokens,
         )
         # Prompts differ from trial to trial: a shared server must not find an earlier
         # trial's prompts in its prefix cache. So do those of a trial that is tried again.
@@ -414,12 +419,22 @@ class ServerGroup:
             results = alone.with_fields(beside_neighbours=change)
             self._deliver(trial, results=results, failure=None, started_at=started_at)
 
+    def _target(self, server: Server, trial: Trial | None = None) -> Target:
+        """The server with the key and the headers of a trial's requests, else the first one's."""
+        options = load_options((trial or self._waiting[0]).client_args)
+        return Target(
+            base_url=server.url,
+            model="",
+            api_key_env=self._launch.api_key_env,
+            user_headers=tuple(header_of(text) for text in options.header),
+        )
+
     def _served_name(self, server: Server, trial: Trial) -> str:
         """Name by which the server knows the model."""
         given = trial.client_args.get("model") or self._engine.served_name(trial.plan)
         if given:
             return str(given)
-        names = parse_models(fetch_blocking(Target(base_url=server.url, model=""), "/v1/models"))
+        names = parse_models(fetch_blocking(self._target(server, trial), "/v1/models"))
         return names[0] if names else trial.plan.model
 
     def _simulated_speed(self, server: Server) -> float | None:
@@ -427,7 +442,7 @@ class ServerGroup:
 
         `None` for a real engine, whoever started it.
         """
-        target = Target(base_url=server.url, model="")
+        target = self._target(server)
         with contextlib.suppress(LoadError):
             if models_are_simulated(fetch_blocking(target, "/v1/models")):
                 return parse_speed(fetch_blocking(target, "/version"))

@@ -17,6 +17,7 @@ from servetune.workload.options import (
     STUDY_OUTPUT_TOKENS,
     STUDY_REQUESTS,
     LoadOptions,
+    separated,
 )
 from servetune.workload.workload import Workload
 
@@ -201,8 +202,9 @@ def load_options(args: ClientArgs) -> LoadOptions:
         values |= each(args)
     if values.get("rate") == float("inf"):
         values["rate"] = None
-    if "adapters" in values and isinstance(values["adapters"], str):
-        values["adapters"] = tuple(values["adapters"].split(","))
+    for name in ("adapters", "header"):
+        if isinstance(values.get(name), str):
+            values[name] = separated(name, values[name])
     if not {"requests", "duration_s", "until", "workload", "trace"} & values.keys():
         law = str(values.get("arrivals", ""))
         values["requests"] = None if "scheduled" in law else STUDY_REQUESTS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, get_type_hints
 
@@ -14,6 +15,7 @@ from servetune.option import Count, NonNegative, NonNegativeCount, Positive, mem
 from servetune.workload.apis import APIS
 from servetune.workload.arrivals import AllAtOnce, Arrivals, Scheduled, arrivals_from
 from servetune.workload.counting import CHAT_APIS
+from servetune.workload.headers import header_of
 from servetune.workload.laws import Always, parse_law
 from servetune.workload.model_tokenizer import tokenizer_path
 from servetune.workload.parts import Adapter, DataSet, Level, Part, Prefix, Sessions
@@ -222,6 +224,19 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     stop_at_eos: Annotated[
         bool, option("Answers that end where the model ends them, shorter than asked.")
     ] = False
+    temperature: Annotated[NonNegative, option("Temperature of sampling.", metavar="NUMBER")] = 0.0
+    min_tokens: Annotated[
+        bool, option("Request member min_tokens, sent in addition to ignore_eos.")
+    ] = False
+    header: Annotated[
+        tuple[str, ...],
+        option(
+            "Header of each request; '$VARIABLE' in it is read from the environment. May be "
+            "repeated.",
+            metavar="NAME:VALUE",
+        ),
+        members("{}: {}".format),
+    ] = ()
     extra_body: Annotated[
         str, option("Further members of each request's JSON body.", metavar="JSON")
     ] = ""
@@ -454,6 +469,14 @@ def require_agreement(options: LoadOptions) -> None:
                     f"{claim}: {spelling(name)} and {spelling(other)} contradict each other",
                     hint=hint,
                 )
+    for text in options.header:
+        header_of(text)
+    if options.stop_at_eos and options.min_tokens:
+        raise InputError(
+            "answers that end where the model ends them have no length of their own: "
+            "--stop-at-eos and --min-tokens contradict each other",
+            hint="leave one of them out",
+        )
     if options.turns and options.api not in (None, *CHAT_APIS):
         raise InputError(
             f"--turns makes conversations, which --api {options.api} does not carry",
@@ -468,6 +491,20 @@ def require_agreement(options: LoadOptions) -> None:
             "come at a rate wait for no answer",
             hint="leave --rate out, or give --turns for conversations",
         )
+
+
+#: Text between the values of an option that has several, where they are one client argument.
+_SEPARATORS = {"adapters": ",", "header": "\n"}
+
+
+def joined(name: str, values: Sequence[str]) -> str:
+    """Values of an option as one client argument; a header may hold commas and semicolons."""
+    return _SEPARATORS[name].join(values)
+
+
+def separated(name: str, text: str) -> tuple[str, ...]:
+    """Values of an option from its client argument."""
+    return tuple(text.split(_SEPARATORS[name]))
 
 
 def spelling(name: str) -> str:

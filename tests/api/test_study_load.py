@@ -1,0 +1,168 @@
+"""What a study sends besides prompts: members of bodies, headers and keys, on the wire."""
+
+import http.server
+import json
+import threading
+
+import pytest
+
+import servetune as st
+from servetune.api.request import checked, read_config
+from servetune.errors import InputError
+from servetune.store import read_journal
+
+LOAD = {"input_tokens": 8, "output_tokens": 4, "requests": 3, "concurrency": 1, "warmup": 0}
+KEY = "a-key-of-the-tenant"
+
+
+class _Double(http.server.BaseHTTPRequestHandler):
+    """Server of completions that keeps what it was sent."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        self.server.heads.append((self.path, dict(self.headers)))
+        self._reply(b'{"data": [{"id": "m"}]}', "application/json")
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.heads.append((self.path, dict(self.headers)))
+        if "stream" in body:  # not the one completion that shows that a server is ready
+            self.server.bodies.append(body)
+        count = body["max_tokens"]
+        events = [{"choices": [{"text": " a"}]} for _ in range(count)]
+        usage = {"prompt_tokens": 8, "completion_tokens": count}
+        events.append({"choices": [], "usage": usage})
+        text = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+        self._reply(f"{text}data: [DONE]\n\n".encode(), "text/event-stream")
+
+    def _reply(self, text, kind):
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def double():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Double)
+    server.heads, server.bodies, server.daemon_threads = [], [], True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join(10)
+
+
+def tuned(double, folder, **options):
+    url = f"http://127.0.0.1:{double.server_address[1]}"
+    place = {"engine": "external", "url": url, "gpu": "L4", "output_dir": folder}
+    return st.tune("m", **place, **LOAD, **options)
+
+
+def test_sampling_and_headers_are_sent_and_recorded(double, tmp_path, monkeypatch):
+    monkeypatch.setenv("TENANT_KEY", KEY)
+    found = tuned(
+        double,
+        tmp_path,
+        temperature=0.5,
+        min_tokens=True,
+        header={"X-Tenant": "blue, green; red", "X-Api-Key": "$TENANT_KEY"},
+        extra_body={"top_k": 1},
+    )
+    assert found.status == 0, found.trials.records[0].failure
+    assert {(body["temperature"], body["min_tokens"], body["top_k"]) for body in double.bodies} == {
+        (0.5, 4, 1)
+    }
+    posted = [headers for path, headers in double.heads if path == "/v1/completions"]
+    assert len(posted) >= LOAD["requests"]
+    for headers in posted:
+        assert (headers["X-Tenant"], headers["X-Api-Key"]) == ("blue, green; red", KEY)
+    [record] = read_journal(found.artifacts.journal)
+    asked = record.config.client_args
+    assert (asked["temperature"], asked["min_tokens"]) == (0.5, True)
+    assert asked["header"] == "X-Tenant: blue, green; red\nX-Api-Key: $TENANT_KEY"
+    for path in tmp_path.rglob("*"):
+        assert path.is_dir() or KEY not in path.read_text("utf-8", "replace"), path
+    again = checked(st.Study, read_config(found.artifacts.configuration, st.Study))
+    assert again.load.header == ("X-Tenant: blue, green; red", "X-Api-Key: $TENANT_KEY")
+
+
+def test_client_arguments_send_what_options_send(double, tmp_path):
+    once = tuned(double, tmp_path / "a", temperature=0.25, header="X-A: b")
+    sent = double.bodies[-1]
+    settings = {"temperature": 0.25, "header": "X-A: b"}
+    again = tuned(double, tmp_path / "b", client_args=settings)
+    assert double.bodies[-1] == sent
+    assert again.trials.records[0].key == once.trials.records[0].key
+
+
+def test_temperatures_can_be_swept(double, tmp_path):
+    found = tuned(double, tmp_path, client_args={"temperature": [0, 0.7]})
+    assert [one.config.client_args["temperature"] for one in found.trials] == [0.0, 0.7]
+    assert {body["temperature"] for body in double.bodies} == {0.0, 0.7}
+
+
+def test_a_key_goes_with_every_request_and_into_no_file(double, tmp_path, monkeypatch):
+    monkeypatch.setenv("TENANT_KEY", KEY)
+    found = tuned(double, tmp_path, api_key_env="TENANT_KEY", header="X-Tenant: blue")
+    assert found.status == 0, found.trials.records[0].failure
+    named = [headers for path, headers in double.heads if path in ("/v1/completions", "/version")]
+    assert named
+    assert all(headers["Authorization"] == f"Bearer {KEY}" for headers in named)
+    for path in tmp_path.rglob("*"):
+        assert path.is_dir() or KEY not in path.read_text("utf-8", "replace"), path
+
+
+def test_bench_repeats_what_a_trial_sent(double, tmp_path):
+    found = tuned(double, tmp_path, temperature=0.5, header="X-A: b")
+    double.bodies.clear()
+    double.heads.clear()
+    benched = st.bench(
+        f"http://127.0.0.1:{double.server_address[1]}", against=found.artifacts.journal
+    )
+    assert {body["temperature"] for body in double.bodies} == {0.5}
+    assert all(head["X-A"] == "b" for path, head in double.heads if path == "/v1/completions")
+    asked = benched.record.config.client_args
+    assert (asked["temperature"], asked["header"]) == (0.5, "X-A: b")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"header": "Authorization: Bearer tiger"}, "the value of Authorization is a secret"),
+        ({"header": "X-Api-Key: tiger"}, "the value of X-Api-Key is a secret"),
+        ({"header": "Host: x"}, "the load client sets Host itself"),
+        ({"header": "no header"}, "is no header"),
+        ({"client_args": {"header": "X-Api-Key: tiger"}}, "the value of X-Api-Key is a secret"),
+        ({"header": "X-A: $NOBODY_HAS_SET_THIS"}, "NOBODY_HAS_SET_THIS holds no usable key"),
+        ({"api_key_env": "NOBODY_HAS_SET_THIS"}, "NOBODY_HAS_SET_THIS holds no usable key"),
+        ({"temperature": 1.0, "client_args": {"temperature": 0}}, "are the same"),
+        ({"min_tokens": True, "stop_at_eos": True}, "--stop-at-eos and --min-tokens contradict"),
+        ({"temperature": -1.0}, "temperature"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_before_anything_is_written(double, tmp_path, options, says):
+    with pytest.raises(InputError, match=says) as refusal:
+        tuned(double, tmp_path / "new", **options)
+    assert "tiger" not in str(refusal.value) + refusal.value.hint
+    assert not (tmp_path / "new").exists()
+    assert not double.bodies
+
+
+@pytest.mark.parametrize("name", ["temperature", "min_tokens", "header"])
+def test_a_simulation_says_what_changes_nothing_in_virtual_time(name, caplog):
+    values = {"temperature": 0.5, "min_tokens": True, "header": "X-A: b"}
+    found = st.simulate(
+        "Qwen/Qwen3-4B", gpu="L4", concurrency=2, requests=5, **{name: values[name]}
+    )
+    assert f"--{name.replace('_', '-')}" in caplog.text
+    assert found.record.config.client_args[name] == values[name]
+    caplog.clear()
+    st.tune("Qwen/Qwen3-4B", engine="simulated", gpu="L4", dry_run=True, **{name: values[name]})
+    assert f"--{name.replace('_', '-')}" in caplog.text
