@@ -159,7 +159,7 @@ def test_headers_variables_adapters_and_json_take_a_dict():
         st.Bench(),
         {"header": {"X-A": "b", "X-C": 1}, "adapters": {"l": 2}, "extra_body": {"n": [1]}},
     )
-    assert request.server.header == ("X-A: b", "X-C: 1")
+    assert request.load.header == ("X-A: b", "X-C: 1")
     assert (request.load.adapters, request.load.extra_body) == (("l=2",), '{"n":[1]}')
     study = made(st.Study, "m", {"server_env": {"A": 1, "COPIED": None}})
     assert study.servers.server_env == ("A=1", "COPIED")
