@@ -23,6 +23,12 @@ sys.path.insert(0, str(ROOT / "tests"))
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 
+# A region of whoever runs the tests would be in rendered files; the live test has its own.
+if "SERVETUNE_AWS_ROLE" not in os.environ:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        os.environ.pop(name, None)
+    os.environ["AWS_CONFIG_FILE"] = os.environ["AWS_SHARED_CREDENTIALS_FILE"] = "/nonexistent"
+
 
 def pytest_configure():
     """Have Ctrl-C reach what the tests start: a shell's background job hands on deaf ears."""

@@ -49,7 +49,7 @@ def made():
     row = Row(kind="endpoint", name="e", status="InService")
     yield st.EndpointStatus(endpoint="e", region="us-east-1", rows=(row, row)), 2
     file = ModelFile(path="a", file="b", size_bytes=3)
-    yield st.StagingPlan(where=place("s3://bucket/x/"), files=(file,)), 1
+    yield st.StagingPlan(where=place("s3://bucket/x/"), region="us-east-1", files=(file,)), 1
     suggested = st.calibrate(st.Calibrate(suggest=True, model=MODEL), gpu="L4", runs=2)
     yield suggested, 2
     compared = st.simulate(MODEL, compare=MEASURED)

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from servetune.api.aws_region import region_of
 from servetune.api.bench_request import Bench, values_of
 from servetune.errors import InputError
 
@@ -110,10 +111,11 @@ def clients_of(request: Bench) -> tuple[Boto3Client, Boto3Client]:
     """boto3's for SageMaker and S3, in a region that exists and with somebody's credentials."""
     from servetune.loadgen.sagemaker import aws_session
 
-    session = aws_session(region=request.endpoint.region, profile=request.endpoint.profile)
+    profile = request.endpoint.profile
+    session = aws_session(region=region_of(request.endpoint.region, profile), profile=profile)
     import boto3
 
-    made = boto3.session.Session(profile_name=request.endpoint.profile, region_name=session.region)
+    made = boto3.session.Session(profile_name=profile, region_name=session.region)
     return made.client("sagemaker"), made.client("s3")
 
 

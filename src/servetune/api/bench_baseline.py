@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from servetune.api.aws_region import region_of
 from servetune.api.bench_request import Bench, values_of
 from servetune.api.inputs import read_records, require_file
 from servetune.api.notes import note, progress
@@ -210,7 +211,9 @@ def _sagemaker(request: Bench) -> ReadBack | None:
     Each may be asked only where these credentials allow it; what is not, is told.
     """
     assert request.endpoint.sagemaker is not None
-    aws = AwsClient(_region(request), clock=MonotonicClock(), profile=request.endpoint.profile)
+    profile = request.endpoint.profile
+    region = region_of(request.endpoint.region, profile)
+    aws = AwsClient(region, clock=MonotonicClock(), profile=profile)
     component = request.endpoint.component or request.endpoint.adapter or ""
     found = None
     try:
@@ -247,15 +250,6 @@ def _sagemaker_log(
         note(f"note: the endpoint's log cannot be read: {error}")
         return None
     return read_log(text)
-
-
-def _region(request: Bench) -> str:
-    import botocore.session
-
-    region = request.endpoint.region or botocore.session.Session(
-        profile=request.endpoint.profile
-    ).get_config_variable("region")
-    return str(region)  # the run that just ended had one
 
 
 def _plan_of(trial: TrialRecord) -> Plan | None:

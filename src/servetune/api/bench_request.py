@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
+from servetune.api.aws_region import REGION
 from servetune.api.request import Request, fields_of
 from servetune.api.shared_options import API_KEY_ENV, Limits
 from servetune.metrics import TOOLS
@@ -69,9 +70,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
             metavar="NAME",
         ),
     ] = None
-    region: Annotated[
-        str | None, option("AWS region.", metavar="NAME", default="that of boto3")
-    ] = None
+    region: Annotated[str | None, REGION] = None
     profile: Annotated[
         str | None, option("AWS profile.", metavar="NAME", default="that of boto3")
     ] = None

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from servetune.api.aws_region import region_of
 from servetune.api.bench_request import Bench, values_of
 from servetune.cluster import ClusterSenders, sending_nodes
 from servetune.errors import InputError, LoadError
@@ -370,7 +371,7 @@ def require_alone(request: Bench) -> None:
 def session_of(request: Bench) -> Session:
     """Credentials and region, found before the clock starts."""
     return aws_session(
-        region=request.endpoint.region,
+        region=region_of(request.endpoint.region, request.endpoint.profile),
         profile=request.endpoint.profile,
         endpoint_url=request.endpoint.endpoint_url,
     )

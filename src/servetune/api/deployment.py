@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
+from servetune.api.aws_region import REGION, region_of
 from servetune.api.endpoints import make_endpoint
 from servetune.api.notes import note
 from servetune.api.request import Request, request_of
@@ -158,7 +159,7 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
             default="the one that was measured, else the cheapest like it",
         ),
     ] = None
-    region: Annotated[str, option("AWS region.", metavar="NAME")] = "us-east-1"
+    region: Annotated[str | None, REGION] = None
     role_arn: Annotated[
         str | None,
         option("ARN of the execution role.", metavar="ARN", default="given on deploying"),
@@ -233,12 +234,13 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
         nodes = self.hosting.nodes(first)
         copies = 1 if self.hosting.copies is None else measured.replicas * measured.data_parallel
         saturation = saturation_of_trials(trials.records, trial, trials.constraints, copies=copies)
+        region = require_region(region_of(self.region))
         endpoint = endpoint_of(
             explicit,
             EndpointOptions(
                 nodes=nodes,
                 hosting=self.hosting.resolved(explicit, nodes, saturation),
-                region=self.region,
+                region=region,
                 container=container,
                 model_source=self.model_source,
                 endpoint_name=self.endpoint_name,
@@ -272,7 +274,8 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
         if self.out is None and not (self.dry_run or self.plan):
             raise InputError("the bundle needs a folder", hint="give --out FOLDER, or --plan")
         self.token.require()
-        require_region(self.region)
+        if self.region is not None:
+            require_region(self.region)
         env_role = os.environ.get("SAGEMAKER_ROLE_ARN") if self.plan else None
         if self.apply:
             role_of(self.role_arn)
@@ -481,6 +484,10 @@ class ServiceDeployment(TrialChoice, frozen=True, kw_only=True):
             for name in ServiceOptions.__struct_fields__
             if hasattr(self, name)
         }
+        if own.pop("container", "") == "lmi":  # whose registry is of a region
+            own |= {"container": "lmi", "region": require_region(region_of(own["region"]))}
+        else:
+            own.pop("region", None)
         return ServiceOptions(**own, on_cores=on_cores, mounts=self.in_container)
 
 
@@ -502,9 +509,7 @@ class ContainerDeployment(ImageDeployment, frozen=True, kw_only=True):
         Literal["engine", "lmi"],
         option("Container: the engine's own, or AWS's Large Model Inference."),
     ] = "engine"
-    region: Annotated[
-        str, option("AWS region whose registry has the LMI container.", metavar="NAME")
-    ] = "us-east-1"
+    region: Annotated[str | None, REGION] = None
 
 
 class ClusterDeployment(ContainerDeployment, frozen=True, kw_only=True):

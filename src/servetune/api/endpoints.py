@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 import msgspec
 
+from servetune.api.aws_region import REGION, region_of
 from servetune.api.frames import frame
 from servetune.api.notes import progress
 from servetune.api.request import Request, request_of
@@ -28,7 +29,6 @@ from servetune.option import argument, option
 if TYPE_CHECKING:
     import pandas as pd
 
-DEFAULT_REGION = "us-east-1"
 OnProgress = Callable[[str], None]
 LineCount = Annotated[int, msgspec.Meta(ge=1, le=10000)]
 
@@ -61,10 +61,7 @@ class Target(Request, frozen=True, kw_only=True):
     target: Annotated[
         str, argument("Folder of a bundle, or an endpoint's name.", metavar="BUNDLE|ENDPOINT")
     ]
-    region: Annotated[
-        str | None,
-        option("AWS region of an endpoint's name.", metavar="NAME", default=DEFAULT_REGION),
-    ] = None
+    region: Annotated[str | None, REGION] = None
 
 
 class Status(Target, frozen=True, kw_only=True):
@@ -97,7 +94,7 @@ class Orphans(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[str] = "deploy orphans"
 
-    region: Annotated[str, option("AWS region.", metavar="NAME")] = DEFAULT_REGION
+    region: Annotated[str | None, REGION] = None
     delete: Annotated[bool, option("Permission to delete what is found.")] = False
     waiting: Waiting = Waiting()
 
@@ -291,7 +288,7 @@ def orphans(
         options: Fields of `Orphans`.
     """
     request = request_of(Orphans, request or Orphans(), options)
-    region = require_region(request.region)
+    region = require_region(region_of(request.region))
     prices = {
         name: node.price.usd_per_hour if node.price else None
         for name, node in instances("sagemaker").items()
@@ -336,7 +333,7 @@ def _endpoint(request: Target) -> _Endpoint:
             f"there is no bundle in '{request.target}'", hint="give a folder or a name"
         )
     name = require_name(request.target)
-    region = require_region(request.region or DEFAULT_REGION)
+    region = require_region(region_of(request.region))
     return _Endpoint(name, region, None, live.StateFile(None))
 
 

@@ -48,6 +48,11 @@ from servetune.workload import (
     same_client_args,
 )
 from servetune.workload.client_args import DATASETS
+from servetune.workload.options import (
+    STUDY_INPUT_TOKENS,
+    STUDY_OUTPUT_TOKENS,
+    STUDY_REQUESTS_WORDS,
+)
 from servetune.workload.traces import trace_in
 
 if TYPE_CHECKING:
@@ -153,10 +158,10 @@ class Simulation(Request, frozen=True, kw_only=True):
     group: ClassVar[str] = "Model and outputs"
     defaults: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
-            "input_tokens": "1024",
-            "output_tokens": "512",
+            "input_tokens": STUDY_INPUT_TOKENS,
+            "output_tokens": STUDY_OUTPUT_TOKENS,
             "concurrency": "none with a rate or a trace, else that of the workload",
-            "requests": "the whole trace, what --duration needs, else 1000",
+            "requests": f"the whole trace, what --duration needs, else {STUDY_REQUESTS_WORDS}",
         }
     )
 

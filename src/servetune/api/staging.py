@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 
+from servetune.api.aws_region import REGION, region_of
 from servetune.api.frames import frame
 from servetune.api.notes import progress
 from servetune.api.request import Request, request_of
@@ -47,7 +48,7 @@ class Staging(Request, frozen=True, kw_only=True):
         str, argument("Folder, or hub id of a model in this disk's cache.", metavar="MODEL")
     ]
     where: Annotated[str, argument("Prefix in S3 for the files.", metavar="s3://BUCKET/PREFIX/")]
-    region: Annotated[str, option("AWS region.", metavar="NAME")] = "us-east-1"
+    region: Annotated[str | None, REGION] = None
     model_id: Annotated[
         str | None, option("Hub id of a local folder, for its tokenizer.", metavar="HUB_ID")
     ] = None
@@ -95,12 +96,14 @@ class StagingPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         where: Prefix in S3.
+        region: AWS region of bucket and job.
         files: Files of the model; empty for a job.
         revision: Revision of the files in the hub, where it is known.
         job: Request of the processing job, `None` where the files leave this disk.
     """
 
     where: Place
+    region: str
     files: tuple[ModelFile, ...] = ()
     revision: str | None = None
     job: dict[str, Any] | None = None
@@ -130,14 +133,14 @@ def plan_staging(request: Staging | str, /, **options: object) -> StagingPlan:
     where = place(request.where)
     if request.hf_token_secret is not None:
         require_secret(request.hf_token_secret)
-    require_region(request.region)
+    region = require_region(region_of(request.region))
     if request.as_job:
         role = role_of(request.role_arn)
-        job = download_job(_hub_model(request), where, region=request.region, role_arn=role)
-        return StagingPlan(where=where, job=job)
+        job = download_job(_hub_model(request), where, region=region, role_arn=role)
+        return StagingPlan(where=where, region=region, job=job)
     folder, revision = _folder_of(request.model)
     files = model_files(folder, exclude=request.exclude)
-    return StagingPlan(where=where, files=files, revision=revision)
+    return StagingPlan(where=where, region=region, files=files, revision=revision)
 
 
 def stage(
@@ -164,7 +167,7 @@ def stage(
     request = request_of(Staging, request, options)
     plan = plan_staging(request)
     if plan.job is not None:
-        source, aws = _hub_model(request), aws_in(request.region)
+        source, aws = _hub_model(request), aws_in(plan.region)
         wait = WaitOptions(poll_s=request.poll_s, timeout_s=JOB_TIMEOUT_S)
         completed(
             run_job(
@@ -176,7 +179,7 @@ def stage(
         upload(
             plan.files,
             plan.where,
-            aws_in(request.region, threads=True),
+            aws_in(plan.region, threads=True),
             model=request.model_id or request.model,
             revision=plan.revision,
             on_progress=on_progress or progress,

@@ -46,7 +46,11 @@ from servetune.trials.order import Order
 from servetune.trials.retry import DEFAULT_RETRIES
 from servetune.units import format_bytes
 from servetune.workload import LoadOptions
-from servetune.workload.options import STUDY_INPUT_TOKENS, STUDY_OUTPUT_TOKENS, STUDY_REQUESTS
+from servetune.workload.options import (
+    STUDY_INPUT_TOKENS,
+    STUDY_OUTPUT_TOKENS,
+    STUDY_REQUESTS_WORDS,
+)
 
 JOB_KINDS = ("slurm", "kubernetes")
 
@@ -558,7 +562,7 @@ class Study(Request, frozen=True, kw_only=True):
         {
             "input_tokens": STUDY_INPUT_TOKENS,
             "output_tokens": STUDY_OUTPUT_TOKENS,
-            "requests": str(STUDY_REQUESTS),
+            "requests": STUDY_REQUESTS_WORDS,
         }
     )
 

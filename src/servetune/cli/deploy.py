@@ -6,8 +6,10 @@ import shlex
 from pathlib import Path
 
 import click
+import msgspec
 
 from servetune import api
+from servetune.api.aws_region import region_of
 from servetune.cli.derive import verb
 from servetune.cli.output import echo, print_json
 from servetune.deploy.aws.check import Report
@@ -193,7 +195,8 @@ def delete(request: api.Delete) -> int:
 @verb(api.Orphans, json=True)
 def orphans(request: api.Orphans, *, as_json: bool) -> int:
     """List resources that servetune made and nothing uses; exit status 1 where some are left."""
-    found = api.orphans(request)
+    region = region_of(request.region)
+    found = api.orphans(msgspec.structs.replace(request, region=region))
     if as_json:
         print_json(found)
         return 1 if found and not request.delete else 0
@@ -205,7 +208,7 @@ def orphans(request: api.Orphans, *, as_json: bool) -> int:
             f"{orphan.resource.kind:<16} {orphan.resource.name:<50} {orphan.reason} {cost}".rstrip()
         )
     if not found:
-        print(f"nothing of servetune's is left over in {request.region}")
+        print(f"nothing of servetune's is left over in {region}")
     elif request.delete:
         print("deleted them")
     return 1 if found and not request.delete else 0

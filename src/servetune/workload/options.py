@@ -37,6 +37,12 @@ DEFAULT_TURN_TOKENS = "64"
 DEFAULT_CONCURRENCY = 10
 DEFAULT_REQUESTS = 100
 
+REQUESTS_WORDS = f"{DEFAULT_REQUESTS}, for a quick look; tune and simulate send {STUDY_REQUESTS}"
+STUDY_REQUESTS_WORDS = (
+    f"{STUDY_REQUESTS}, so that ten lie beyond the 99th percentile; bench sends {DEFAULT_REQUESTS}"
+)
+"""Default numbers of requests in words, with the reason why they differ."""
+
 MOST_REQUESTS = 5_000_000
 """Requests of a run that ends after a time, whatever the rate."""
 
@@ -191,7 +197,7 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--num-prompts",
             "-n",
             metavar="COUNT",
-            default=str(DEFAULT_REQUESTS),
+            default=REQUESTS_WORDS,
         ),
     ] = None
     duration_s: Annotated[
