@@ -155,11 +155,11 @@ def test_a_trial_with_default_lengths_is_asked_again_with_them(tmp_path):
 
 
 def test_a_run_leaves_the_options_that_repeat_it(server, tmp_path):
-    sent = {"requests": 3, "input_tokens": "20", "output_tokens": "4", "out_dir": tmp_path / "run"}
+    sent = {"requests": 3, "input_tokens": "20", "output_tokens": "4", "out": tmp_path / "run"}
     found = st.bench(server.url, **sent)
     options = read_config(tmp_path / "run" / "bench.toml", st.Bench)
     assert options["seed"] == found.record.metadata["seed"]
-    assert "out_dir" not in options  # which holds this run already
+    assert "out" not in options  # which holds this run already
     again = prepared_load(checked(st.Bench, options))
     assert again.prompts == prepared_load(checked(st.Bench, options)).prompts
     assert len(again.workload.requests()) == 3

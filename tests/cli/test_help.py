@@ -108,6 +108,21 @@ def test_a_default_is_stated():
     assert silent == []
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_help_fits_the_terminal(width):
+    wide = []
+    for path, command in COMMANDS.items():
+        context = click.Context(
+            command, info_name=f"servetune {path}", terminal_width=width, **cli.context_settings
+        )
+        wide += [
+            f"{path}: {line}"
+            for line in command.get_help(context).splitlines()
+            if len(line) > width
+        ]
+    assert wide == []
+
+
 def test_many_options_are_in_titled_groups():
     for path, command in COMMANDS.items():
         shown = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]

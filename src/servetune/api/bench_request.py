@@ -109,8 +109,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     clean: Annotated[bool, option("Deletion of the benchmark job and its workload.")] = False
     poll_s: Annotated[
         Positive,
-        option("Seconds between looks at the job.", "--poll-s", "--poll-every", hidden=True),
-    ] = 30.0
+        option("Seconds between two looks at AWS.", "--poll-s", "--poll-every", hidden=True),
+    ] = 15.0
     recommendations: Annotated[
         str | None,
         option("AWS recommendation job whose proposals become candidates.", metavar="JOB"),
@@ -131,8 +131,11 @@ class Sending(msgspec.Struct, frozen=True, kw_only=True):
             default="30",
         ),
     ] = None
-    timeout_s: Annotated[
-        Positive, option("Time limit of each request, in seconds.", "--timeout", metavar="S")
+    request_timeout_s: Annotated[
+        Positive,
+        option(
+            "Time limit of each request, in seconds.", "--request-timeout", "--timeout", metavar="S"
+        ),
     ] = 600.0
     max_failures: Annotated[
         Count | None,
@@ -194,8 +197,9 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     slo: Annotated[
         str,
         option(
-            "Limits on single requests, for goodput.",
+            "Limits on single requests, for goodput: ttft<=500ms;tpot<=50ms.",
             metavar="LIMITS",
+            default="the latencies of --constraints",
         ),
     ] = ""
     compat: Annotated[
@@ -226,7 +230,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
             "OpenTelemetry collector that gets each request as a span.", "--otel", metavar="URL"
         ),
     ] = None
-    out_dir: Annotated[
+    out: Annotated[
         Path | None,
         option(
             "Folder for journal, summary, dashboard, and every request with its token times.",
@@ -252,7 +256,7 @@ class Bench(Request, frozen=True, kw_only=True):
         "output_tokens",
         "workload",
         "constraints",
-        "out_dir",
+        "out",
     )
 
     server: Server = Server()

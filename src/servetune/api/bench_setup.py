@@ -82,7 +82,7 @@ def prepared_load(request: Bench) -> PreparedLoad:
         otlp_endpoint(request.results.otel_endpoint)
         require_otel()
     settings = LoadSettings(
-        timeout_s=request.sending.timeout_s,
+        timeout_s=request.sending.request_timeout_s,
         processes=_processes(request.sending.processes),
         routing="least_outstanding"
         if request.server.routing == "least-outstanding"

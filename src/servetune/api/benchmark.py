@@ -123,8 +123,8 @@ def bench(
     if isinstance(request, str):
         options["urls"] = (request, *options.get("urls", ()))
     request = request_of(Bench, request if isinstance(request, Bench) else Bench(), options)
-    if request.results.out_dir is not None:
-        require_free(request.results.out_dir)
+    if request.results.out is not None:
+        require_free(request.results.out)
     baseline = None
     if request.baseline != Baseline():
         from servetune.api.bench_baseline import compare, reproducing
@@ -139,10 +139,10 @@ def bench(
     comparison = None
     if baseline is not None and benched.record.status == "ok":
         comparison, benched = compare(request, baseline, benched)
-    if request.results.out_dir is not None:
-        write_outputs(request.results.out_dir, prepared, benched)
-        again = request_of(Bench, request, {"out_dir": None})
-        write_repeating(again, Artifacts(request.results.out_dir, STEM).configuration)
+    if request.results.out is not None:
+        write_outputs(request.results.out, prepared, benched)
+        again = request_of(Bench, request, {"out": None})
+        write_repeating(again, Artifacts(request.results.out, STEM).configuration)
     if request.results.otel_endpoint:
         export(request.results.otel_endpoint, prepared, benched)
     return BenchResult(

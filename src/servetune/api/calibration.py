@@ -86,9 +86,9 @@ class Calibrate(Request, frozen=True, kw_only=True):
     input_tokens: Annotated[
         Count,
         option(
-            "Prompt length, in tokens.",
-            "--input-len",
+            "Length of prompts, in tokens.",
             "--input-tokens",
+            "--input-len",
             group="Suggestion",
             metavar="TOKENS",
         ),
@@ -96,9 +96,9 @@ class Calibrate(Request, frozen=True, kw_only=True):
     output_tokens: Annotated[
         Count,
         option(
-            "Answer length, in tokens.",
-            "--output-len",
+            "Length of answers, in tokens.",
             "--output-tokens",
+            "--output-len",
             group="Suggestion",
             metavar="TOKENS",
         ),
@@ -107,6 +107,7 @@ class Calibrate(Request, frozen=True, kw_only=True):
         Count,
         option(
             "Concurrent users that will be served at most.",
+            "--concurrency",
             "--max-concurrency",
             "-c",
             group="Suggestion",
@@ -117,6 +118,8 @@ class Calibrate(Request, frozen=True, kw_only=True):
         tuple[str, ...],
         option(
             "Number format of the weights that may be served; repeat it for several.",
+            "--quantization",
+            "--precision",
             group="Suggestion",
             metavar="NAME",
             default="the checkpoint's",

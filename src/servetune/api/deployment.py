@@ -184,9 +184,13 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
     hours: Annotated[
         Positive, option("Hours that the endpoint shall stand, for its cost and its tag.")
     ] = 24.0
-    max_cost: Annotated[
+    max_cost_usd: Annotated[
         Positive | None,
-        option("Cost of all hours above which nothing is made, in dollars.", metavar="USD"),
+        option(
+            "Cost of all hours above which nothing is made, in dollars.",
+            "--max-cost",
+            metavar="USD",
+        ),
     ] = None
     price_per_hour_usd: Annotated[
         Positive | None,
@@ -263,7 +267,7 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
         )
         if self.apply:
             require_go(rendered.report())
-        elif self.max_cost is not None and not (self.plan or self.dry_run):
+        elif self.max_cost_usd is not None and not (self.plan or self.dry_run):
             rendered.require_affordable()
         return rendered
 
@@ -363,7 +367,7 @@ class RenderedEndpoint(Rendered, frozen=True, kw_only=True):
         )
         budget = Budget(
             hours=self.request.hours,
-            max_cost_usd=self.request.max_cost,
+            max_cost_usd=self.request.max_cost_usd,
             prices=self._prices(options.nodes, prices),
         )
         report = check(self.deployment, facts, budget, today=now().date())

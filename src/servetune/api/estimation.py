@@ -91,15 +91,22 @@ class Estimate(Request, frozen=True, kw_only=True):
     machine: Machine = Machine()
     engine: Annotated[
         str,
-        option("Engine whose kernels, defaults and overheads count.", choices=ENGINES),
+        option(
+            "Engine whose kernels, defaults and overheads count.",
+            "--engine",
+            "--framework",
+            choices=ENGINES,
+        ),
     ] = DEFAULT_ENGINE
     input_tokens: Annotated[
         Count,
-        option("Prompt length, in tokens.", "--input-len", "--input-tokens", metavar="TOKENS"),
+        option("Length of prompts, in tokens.", "--input-tokens", "--input-len", metavar="TOKENS"),
     ] = 1024
     output_tokens: Annotated[
         Count,
-        option("Answer length, in tokens.", "--output-len", "--output-tokens", metavar="TOKENS"),
+        option(
+            "Length of answers, in tokens.", "--output-tokens", "--output-len", metavar="TOKENS"
+        ),
     ] = 512
     dataset: Annotated[
         Literal["random", "sharegpt"],
@@ -110,6 +117,7 @@ class Estimate(Request, frozen=True, kw_only=True):
         option(
             "Concurrent users whose steady state alone is shown.",
             "--concurrency",
+            "--max-concurrency",
             "-c",
             metavar="USERS",
             default="a table of them",

@@ -133,6 +133,8 @@ SimulatedEngine = Annotated[
     str,
     option(
         "Engine whose scheduler, defaults and setting names are simulated.",
+        "--engine",
+        "--framework",
         choices=simulated_engines,
     ),
 ]

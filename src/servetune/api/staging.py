@@ -87,8 +87,11 @@ class Staging(Request, frozen=True, kw_only=True):
         ),
     ] = None
     poll_s: Annotated[
-        NonNegative, option("Seconds between two looks at the job.", group="With --as-job")
-    ] = 30.0
+        NonNegative,
+        option(
+            "Seconds between two looks at AWS.", "--poll-s", "--poll-every", group="With --as-job"
+        ),
+    ] = 15.0
 
 
 class StagingPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -210,7 +210,9 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     request_timeout_s: Annotated[
         Positive,
-        option("Seconds after which a request counts as failed.", "--request-timeout", metavar="S"),
+        option(
+            "Time limit of each request, in seconds.", "--request-timeout", "--timeout", metavar="S"
+        ),
     ] = 600.0
     rest_s: Annotated[
         NonNegative,
@@ -586,6 +588,7 @@ class Study(Request, frozen=True, kw_only=True):
             "Concurrent users, swept where there are several: 8,32. Each sends its next request "
             "when the last is answered; the client argument max_concurrency is the same.",
             "--concurrency",
+            "--max-concurrency",
             "-c",
             group=LoadOptions.group,
             metavar="USERS",

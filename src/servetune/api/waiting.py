@@ -29,7 +29,9 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
     group: ClassVar[str] = "Waiting"
 
-    poll_s: Annotated[NonNegative, option("Seconds between two looks at AWS.")] = 15.0
+    poll_s: Annotated[
+        NonNegative, option("Seconds between two looks at AWS.", "--poll-s", "--poll-every")
+    ] = 15.0
     timeout_min: Annotated[
         NonNegative | None,
         option("Minutes until waiting ends.", default="from the deployment's own time-outs"),

@@ -12,10 +12,10 @@ def bench(request: api.Bench, *, as_json: bool) -> int:
     """Send load to servers that run already, timed to the token, and print what they did.
 
     \b
-    servetune bench http://localhost:8000 -c 32 -n 1000 --input-tokens 1024 --output-tokens 256
-    servetune bench http://localhost:8000 --rate 4 --duration 300 --workload rag_document_qa
-    servetune bench --sagemaker my-endpoint --component my-model --model Qwen/Qwen3-4B -c 64
-    servetune bench --against bundle          # what a bundle deployed, against its trial
+    servetune bench http://localhost:8000 -c 32 -n 1000 --input-len 1024
+    servetune bench http://localhost:8000 --rate 4 --duration 300 --workload chat
+    servetune bench --sagemaker my-endpoint --model Qwen/Qwen3-4B -c 64
+    servetune bench --against bundle  # what a bundle deployed, against its trial
     servetune bench URL1 URL2 --routing least-outstanding --until "ttft:p99±5%"
     """  # noqa: D301 - click reads the backspace as "keep these lines"
     from servetune.api.bench_aws_job import require_alone

@@ -25,8 +25,8 @@ def run(request: Bench, *, as_json: bool) -> int:
         InputError: The options do not say a whole job.
         LoadError: The service refuses, or the job ends badly.
     """
-    if request.results.out_dir is not None:
-        require_free(request.results.out_dir)
+    if request.results.out is not None:
+        require_free(request.results.out)
     if request.endpoint.recommendations:
         return _show(request, as_json, imported(request))
     job, notes = job_of(request)
@@ -93,7 +93,7 @@ def _show(request: Bench, as_json: bool, records: list[TrialRecord]) -> int:
     from servetune.report.quantities import quantity_value, shown
     from servetune.store import Artifacts, Journal
 
-    out_dir: Path | None = request.results.out_dir
+    out_dir: Path | None = request.results.out
     if out_dir is not None:
         out_dir.mkdir(parents=True, exist_ok=True)
         artifacts = Artifacts(out_dir, "bench")

@@ -220,9 +220,18 @@ def _parameter(field: Field) -> click.Parameter:
         [*field.names, field.name],
         type=kind,
         multiple=field.many,
-        metavar=field.option.metavar,
+        metavar=field.option.metavar or _short_metavar(field),
         **common,
     )
+
+
+#: Characters of choices that stand beside an option; more of them stand in its text.
+_MOST_BESIDE = 40
+
+
+def _short_metavar(field: Field) -> str | None:
+    """Placeholder for choices that are too many to stand beside the option."""
+    return field.name.upper() if len("|".join(field.option.allowed())) > _MOST_BESIDE else None
 
 
 def _switch(field: Field) -> str:
@@ -235,9 +244,12 @@ def _help_of(field: Field) -> str:
     default = field.option.default
     if not default and field.default not in (None, (), "") and field.default is not False:
         default = "on" if field.default is True else str(field.default)
+    text = field.description
+    if _short_metavar(field):
+        text = f"{text} One of {', '.join(field.option.allowed())}."
     if field.required:
-        return f"{field.description} [required]"
-    return f"{field.description} [default: {default}]" if default else field.description
+        return f"{text} [required]"
+    return f"{text} [default: {default}]" if default else text
 
 
 def _click_type(field: Field) -> click.ParamType[Any]:

@@ -20,8 +20,9 @@ def estimate(request: api.Estimate, *, as_json: bool) -> int:
     `--gpu all` and `--instance all` compare machines instead, of SageMaker or EC2 by `--service`.
 
     \b
-    servetune estimate --model Qwen/Qwen3-4B --gpu L4 --num-gpus 4 --input-len 1024
-    servetune estimate --model Qwen/Qwen3-4B --gpu L4 --num-gpus 4 --sweep --constraints "itl<=50ms"
+    servetune estimate --model Qwen/Qwen3-4B --gpu L4 --num-gpus 4
+    servetune estimate --model Qwen/Qwen3-4B --gpu L4 --num-gpus 4 --sweep \\
+      --constraints "itl<=50ms"
     """  # noqa: D301 - click reads the backspace as "keep these lines"
     found = api.estimate(request)
     if request.batch is not None:

@@ -32,7 +32,7 @@ def serve_command(request: api.SimulationServer) -> int:
     accelerator is needed: the machine named with --gpu or --instance is simulated.
 
     \b
-    servetune simulate --serve Qwen/Qwen3-4B --gpu L4 --port 8000 --max-num-seqs 64
+    servetune simulate --serve Qwen/Qwen3-4B --gpu L4 --max-num-seqs 64
     """  # noqa: D301 - click reads the backspace as "keep these lines"
     try:
         api.serve_simulation(request)

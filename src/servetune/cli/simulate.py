@@ -16,9 +16,9 @@ def simulate(request: api.Simulation, *, as_json: bool) -> int:
     """Serve a load in virtual time: what a trial would measure, in seconds and without a GPU.
 
     \b
-    servetune simulate --model Qwen/Qwen3-4B --gpu L4 --concurrency 32 --dataset sharegpt
-    servetune simulate --model Qwen/Qwen3-4B --gpu L4 --rate 1 --duration 600 --out sim
-    servetune simulate --model Qwen/Qwen3-4B --gpu L4 --trace requests.csv --time-scale 0.5
+    servetune simulate --model Qwen/Qwen3-4B --gpu L4 -c 32 --dataset sharegpt
+    servetune simulate --model Qwen/Qwen3-4B --gpu L4 --rate 1 --duration 600
+    servetune simulate --model Qwen/Qwen3-4B --gpu L4 --trace requests.csv
     servetune simulate --compare measured.jsonl
     """  # noqa: D301 - click reads the backspace as "keep these lines"
     found = api.simulate(request)

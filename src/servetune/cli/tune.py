@@ -11,10 +11,10 @@ def tune(request: api.Study) -> int:
     """Try every combination of server and client settings and find the best.
 
     \b
-    servetune tune --engine simulated --model Qwen/Qwen3-4B --instance ml.g6.12xlarge \\
-      --server-args "tensor_parallel_size=[1,2,4];max_num_batched_tokens=[4096,8192]" \\
-      --client-args "num_prompts=1000;dataset_name=sharegpt" --concurrency 32,64 \\
-      --constraints "e2e_latency:p99<=60s;request_throughput>=5" --output-json out/q.json
+    servetune tune --engine simulated --model Qwen/Qwen3-4B --gpu L4 --gpus 4 \\
+      --server-args "tensor_parallel_size=[1,2,4];max_num_seqs=[64,128]" \\
+      --client-args "dataset_name=sharegpt" --concurrency 32,64 \\
+      --constraints "e2e_latency:p99<=60s;request_throughput>=5"
     """  # noqa: D301 - click reads the backspace as "keep these lines"
     from servetune.cli.outcome import print_outcome
 

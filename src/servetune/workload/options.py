@@ -172,6 +172,7 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
             "Concurrent users; each sends its next request when the last is answered. With a rate "
             "or a trace, most requests in flight.",
             "--concurrency",
+            "--max-concurrency",
             "-c",
             metavar="USERS",
             default="10 without a rate",
@@ -179,7 +180,12 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     rate: Annotated[
         Positive | None,
-        option("Requests per second, whether or not the server keeps up.", metavar="PER_S"),
+        option(
+            "Requests per second, whether or not the server keeps up.",
+            "--rate",
+            "--request-rate",
+            metavar="PER_S",
+        ),
     ] = None
     arrivals: Annotated[
         str | None,
