@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from typing import Any
 
@@ -13,6 +12,7 @@ from servetune.api.bench_request import Bench, values_of
 from servetune.api.inputs import read_records, require_file
 from servetune.api.notes import note, progress
 from servetune.api.request import request_of
+from servetune.api.waiting import completed
 from servetune.clock import MonotonicClock
 from servetune.deploy.aws import AwsClient
 from servetune.deploy.aws.hosted_container import Hosted, hosted, hosted_plan
@@ -217,7 +217,7 @@ def _sagemaker(request: Bench) -> ReadBack | None:
     component = request.endpoint.component or request.endpoint.adapter or ""
     found = None
     try:
-        found = asyncio.run(hosted(aws, request.endpoint.sagemaker, component))
+        found = completed(hosted(aws, request.endpoint.sagemaker, component))
     except ServetuneError as error:
         note(f"note: the endpoint's settings cannot be read: {error.message}")
     read = _sagemaker_log(aws, request.endpoint.sagemaker, component, found)

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, ClassVar
@@ -77,6 +78,7 @@ def serve_simulation(request: SimulationServer | str, /, **options: object) -> N
         PortBusy: Another server listens there.
     """
     request = request_of(SimulationServer, request, options)
+    _require_process_of_its_own()
     arguments = parse_server_arguments(request.words, engine_name=request.engine)
     if arguments.model is None:
         raise InputError("no model is named", hint="write it first, as for the engine itself")
@@ -111,6 +113,23 @@ def serve_simulation(request: SimulationServer | str, /, **options: object) -> N
     # A real server listens everywhere unless told otherwise; a simulation has no reason to.
     host = arguments.host or "127.0.0.1"
     asyncio.run(_serve(server, host, DEFAULT_PORT if arguments.port is None else arguments.port))
+
+
+def _require_process_of_its_own() -> None:
+    """Refuse to serve inside a program that does something else.
+
+    Raises:
+        InputError: It is called from a thread, or while an event loop runs, as in a notebook.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:  # none runs
+        if threading.current_thread() is threading.main_thread():
+            return
+    raise InputError(
+        "a simulated server ends by a signal, so it needs a process of its own",
+        hint='start it with subprocess.Popen(["servetune", "simulate", "--serve", MODEL, ..])',
+    )
 
 
 def _with_copies(plan: Plan, copies: Copies) -> Plan:
