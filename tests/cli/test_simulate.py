@@ -394,3 +394,49 @@ def test_prompts_may_begin_alike_and_a_cache_finds_it(servetune):
     many = data(servetune(*PLAN, *load, "--prefixes", "30"))["results"]
     assert one["server"]["cached_fraction"] > 0.8 > many["server"]["cached_fraction"] > 0.3
     assert one["mean_ttft_ms"] < many["mean_ttft_ms"]
+
+
+OVERLOAD = ("--rate", "20", "--requests", "300", "--input-len", "500", "--output-len", "200")
+
+
+def test_clients_give_up_at_their_time_limit_and_the_text_says_so(servetune):
+    free = data(servetune(*PLAN, *OVERLOAD, "--json"))
+    cut = data(servetune(*PLAN, *OVERLOAD, "--request-timeout", "40", "--json"))
+    assert (free["results"]["completed"], free["results"]["failed"]) == (300, 0)
+    assert 0 < cut["results"]["failed"] < 300
+    (failure,) = cut["results"]["failures"]
+    assert (failure["outcome"], failure["sample"]) == ("timeout", "no whole answer within 40 s")
+    assert failure["count"] == cut["results"]["failed"]
+    printed = servetune(*PLAN, *OVERLOAD, "--request-timeout", "40").stdout
+    assert f"{cut['results']['completed']} of 300 answered" in printed
+    assert f"FAILED {failure['count']} x timeout: no whole answer within 40 s" in printed
+
+
+def test_a_run_without_an_answer_is_a_failure(servetune):
+    done = servetune(*PLAN, *OVERLOAD, "--request-timeout", "0.01", "--json")
+    assert done.returncode == 1
+    record = json.loads(done.stdout)
+    assert record["status"] == "failed"
+    assert record["failure"]["reason"].startswith("no request was answered: timeout")
+
+
+def test_tune_simulates_the_time_limit_and_the_limit_of_the_engine(servetune, tmp_path):
+    load = "request_rate=20;num_prompts=300;random_input_len=500;random_output_len=200"
+
+    def tuned(name, *more):
+        done = servetune(
+            *("tune", "--engine", name, "--model", "Qwen/Qwen3-4B", "--gpu", "L4"),
+            *("--client-args", load, "--output-json", f"{len(list(tmp_path.iterdir()))}.json"),
+            *more,
+        )
+        assert done.returncode == 0, done.stderr
+        journal = max(tmp_path.glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+        (record,) = read_journal(journal)
+        return record.results
+
+    assert tuned("simulated", "--request-timeout", "600")["failed"] == 0
+    assert tuned("simulated", "--request-timeout", "40")["failed"] > 0
+    refused = tuned("simulated-tgi", "--server-args", "max_concurrent_requests=20")
+    assert [(each["outcome"], each["status"]) for each in refused["failures"]] == [
+        ("http_status", 429)
+    ]

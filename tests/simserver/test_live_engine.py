@@ -67,6 +67,9 @@ class Ear:
         assert not self.is_over
         self.times_s += [self.clock[0]] * count
 
+    def accepted(self):
+        pass
+
     def ended(self):
         self.is_over = True
 
@@ -218,6 +221,25 @@ def test_the_account_adds_up(law, config):
         assert account.drafts <= came <= account.drafts + account.preemptions
         assert account.drafts > account.accepted[0] > account.accepted[2] > 0
     assert gaps.sum == pytest.approx(sum(ear.times_s[-1] - ear.times_s[0] for ear in ears))
+
+
+@pytest.mark.parametrize("config", [RULES, CRAMPED, CACHING, AHEAD, DRAFTING, SGLANG, TGI])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_clients_that_give_up_leave_a_server_as_they_leave_the_simulator(law, config, seed):
+    requests = traffic(seed, rate_per_s=12.0)
+    load = ClientLoad(overhead=OVERHEAD, timeout_s=4.0)
+    truth = run_requests(requests, config, law, load)
+    engine = LiveEngine(config, law, overhead=OVERHEAD)
+    gone = [(r.index, r.end_s) for r in truth.records if r.outcome == "timeout"]
+    ears = play(engine, requests, gone)
+    assert [ear.is_over for ear in ears] == [r.outcome == "ok" for r in truth.records]
+    assert gone
+    for ear, record in zip(ears, truth.records, strict=True):
+        heard_s = [time_s for time_s in ear.times_s if time_s <= record.end_s]
+        assert tuple(heard_s) == token_times_s(record)
+    (account,) = engine.rank_metrics
+    assert account.steps == truth.steps
+    assert account.finished["abort"] == len(gone)
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,33 @@ async def test_an_error_on_demand_has_the_form_of_the_route(serving):
     assert (reply.status, reply.json["error_type"]) == (500, "generation")
 
 
+async def test_a_server_that_is_full_refuses_at_once_as_tgi_does(serving):
+    limit = {"extra": (("max_concurrent_requests", 1),)}
+    async with serving(**TGI, **limit) as client:
+        first, second, third = client(), client(), client()
+        await first.send("POST", "/generate_stream", parameters(max_new_tokens=50))
+        streamed = await second.ask("POST", "/generate_stream", parameters())
+        openai = await third.ask(
+            "POST", "/v1/completions", {"model": "any", "prompt": TEXT, "max_tokens": 6}
+        )
+        answered = await first.read()
+        again = await second.ask("POST", "/generate", parameters())
+    assert (streamed.status, streamed.json["error_type"]) == (429, "overloaded")
+    assert (openai.status, openai.json["error"]["code"]) == (429, 429)
+    assert (answered.status, len(answered.events), again.status) == (200, 50, 200)
+
+
+async def test_what_a_limit_refuses_is_counted_under_vllms_name(serving):
+    async with serving(extra=(("max_num_queued_reqs", 0),)) as client:
+        body = {"model": "tiny", "prompt": TEXT, "max_tokens": 6, "stream": True}
+        refused = await client().ask("POST", "/v1/completions", body)
+        metrics = await client().ask("GET", "/metrics")
+    assert (refused.status, refused.json["error"]["type"]) == (503, "Service Unavailable")
+    counted = [line for line in metrics.body.decode().splitlines() if "rejections_total{" in line]
+    assert [line.rpartition(" ")[2] for line in counted] == ["1.0", "0.0"]
+    assert 'reason="max_num_queued_reqs"' in counted[0]
+
+
 async def test_tgi_tells_its_limits_and_nothing_else_is_served(serving):
     async with serving(**TGI, max_num_seqs=32, max_model_len=4096) as client:
         info = await client().ask("GET", "/info")

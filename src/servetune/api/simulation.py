@@ -32,7 +32,7 @@ from servetune.engines import DEFAULT_ENGINE, check_weights, engine, recorded_en
 from servetune.errors import InputError, StoreError
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
 from servetune.models import load_shape
-from servetune.option import Count, Fraction, NonNegative, NonNegativeCount, option
+from servetune.option import Count, Fraction, NonNegative, NonNegativeCount, Positive, option
 from servetune.perf.sim import SimulatedRun, describe_scheduler, without_effect
 from servetune.report import timeline_of
 from servetune.search import Axis, Space, Value, parse_settings
@@ -191,6 +191,16 @@ class Simulation(Request, frozen=True, kw_only=True):
         ),
     ] = None
     client: ClientOptions = ClientOptions()
+    request_timeout_s: Annotated[
+        Positive,
+        option(
+            "Time limit of each request, in seconds.",
+            "--request-timeout",
+            "--timeout",
+            group=LoadOptions.group,
+            metavar="S",
+        ),
+    ] = 600.0
     limits: Limits = Limits()
     slo: Annotated[
         str,
@@ -242,8 +252,10 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def feasible(self) -> bool:
-        """Whether the trial holds its constraints."""
-        return not (self.constraints and unmet(self.constraints, self.record.results))
+        """Whether requests were answered, and within the constraints."""
+        return self.record.failure is None and not (
+            self.constraints and unmet(self.constraints, self.record.results)
+        )
 
     @property
     def df(self) -> pd.DataFrame:
@@ -345,6 +357,7 @@ def _context(request: Simulation, model: str) -> StudyContext:
         request_limits=_request_limits(request.slo, limits),
         price_per_hour_usd=node.price.usd_per_hour if node.price else None,
         calibration=calibration,
+        request_timeout_s=request.request_timeout_s,
     )
 
 

@@ -103,6 +103,7 @@ def study_setup(study: Study) -> StudySetup:
         server_cmd=study.servers.server_cmd or study.servers.url,
         server_env=tuple(f"{name}={value}" for name, value in sorted(environment.items())),
         calibration=_calibration(study, shape, node, simulated=simulated),
+        request_timeout_s=study.servers.request_timeout_s,
     )
     groups = list(trials_of(space, context))
     if simulated:

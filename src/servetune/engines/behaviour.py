@@ -68,6 +68,28 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
     own_fit: str = ""
 
 
+class AdmissionLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """Limit at which an engine refuses a request at once.
+
+    Attributes:
+        setting: Setting that has the limit.
+        counts: Quantity with the limit, in each copy: `requests` that wait or run, `waiting`
+            requests of the rank that would take the next, or `prompt_tokens` of requests without a
+            token yet.
+        default: Limit where nobody sets it; `None` for none.
+        status: HTTP status of the refusal.
+        message: Text of the refusal.
+        kind: Type of the error in its body.
+    """
+
+    setting: str
+    counts: Literal["requests", "waiting", "prompt_tokens"]
+    default: int | None = None
+    status: int
+    message: str
+    kind: str = "Service Unavailable"
+
+
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     """Scheduler and division of memory of an engine.
 
@@ -87,6 +109,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
         fraction_covers_activation: Whether `gpu_memory_fraction` includes activations, captured
             graphs and libraries, beside weights and cache.
         experts_span_copies: Whether data-parallel copies share one set of routed experts.
+        admission: Limits at which a request is refused at once.
         step_law: Differences of its step times from the operator tables.
     """
 
@@ -99,6 +122,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     budget_covers_answers: bool = True
     fraction_covers_activation: bool = True
     experts_span_copies: bool = True
+    admission: tuple[AdmissionLimit, ...] = ()
     step_law: StepLawFacts = StepLawFacts()
 
 

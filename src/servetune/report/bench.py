@@ -290,6 +290,7 @@ def trial_table(
         Text(),
         fact_table(_trial_facts(record.results)),
         table,
+        *(Text(line, style="bold red") for line in _failures(record.results)),
     ]
     if record.results["server"]["itl_is_tpot"]:
         lines.append(Text(_MEAN_GAPS))
@@ -313,10 +314,11 @@ _SATURATED = (
 
 def _trial_facts(results: JsonObject) -> Iterator[tuple[str, str]]:
     server = results["server"]
-    unfinished = server["unfinished"]
+    unfinished, failed = server["unfinished"], results["failed"]
+    total = f" of {results['completed'] + failed:,}" if failed else ""
     yield (
         "requests",
-        f"{results['completed']:,} answered in {format_seconds(results['duration'])}"
+        f"{results['completed']:,}{total} answered in {format_seconds(results['duration'])}"
         + (f", {unfinished:,} on their way when the run was stopped" if unfinished else ""),
     )
     for name in _RATES:

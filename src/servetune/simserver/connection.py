@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
         self._answered()
 
     def begin_stream(self) -> None:
-        """The head of a stream, at once: its status does not wait for its first token."""
+        """The head of a stream."""
         kept = b"" if self._keep_alive else b"connection: close\r\n"
         self._write(
             b"HTTP/1.1 200 OK\r\n" + _MARK + kept + b"content-type: text/event-stream; "

@@ -109,6 +109,7 @@ class EngineMetrics:
         drafts: Number of verified drafts.
         accepted: Number of accepted tokens, by position in the draft.
         finished: Requests that ended, by reason.
+        rejections: Requests that a limit refused, by its setting; those of all ranks in the first.
         histograms: Histograms by their names without a prefix.
     """
 
@@ -127,6 +128,7 @@ class EngineMetrics:
         self.drafts = 0
         self.accepted = [0] * draft_tokens
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
+        self.rejections: dict[str, int] = {}
         tokens = _one_two_five(longest_tokens)
         self.histograms = {
             name: Histogram(bounds or tokens) for name, bounds in _HISTOGRAMS.items()

@@ -17,7 +17,7 @@ from itertools import accumulate
 import msgspec
 
 from servetune.bundled import bundled
-from servetune.engines import DEFAULT_ENGINE
+from servetune.engines import DEFAULT_ENGINE, engine
 from servetune.engines.metrics import Exposition, exposition_of, metric_prefix
 from servetune.simserver.engine_metrics import EngineMetrics, Histogram
 from servetune.simserver.service import Service
@@ -62,10 +62,14 @@ def exposition(service: Service, every: Sequence[EngineMetrics], clockwork: Cloc
         ]
         lines += _family(full, kind, _HELP[name], began, [labels for labels, _ in series])
         lines += (_sample(full, labels, number) for labels, number in series)
-    limits = [{**model, "reason": f"max_num_queued_{what}"} for what in ("reqs", "tokens")]
+    limits = engine(service.plan.engine).behaviour.admission
+    refused = {each.setting: every[0].rejections.get(each.setting, 0) for each in limits}
+    reasons = [{**model, "reason": setting} for setting in refused]
     rejections = "admission_rejections"
-    lines += _family(f"{rejections}_total", "counter", _HELP[rejections], began, limits)
-    lines += (_sample(f"{rejections}_total", labels, 0.0) for labels in limits)
+    lines += _family(f"{rejections}_total", "counter", _HELP[rejections], began, reasons)
+    lines += (
+        _sample(f"{rejections}_total", labels, refused[labels["reason"]]) for labels in reasons
+    )
     for name in every[0].histograms:
         lines += _family(name, "histogram", _HELP[name], began, [labels for labels, _ in ranks])
         for labels, metrics in ranks:

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from servetune.perf.roofline.step import StepLaw
+from servetune.perf.sim.admission import Limit
 from servetune.perf.sim.prefill_only import PrefillOnlyScheduler
 from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.sequence import SchedulerConfig, Sequence
@@ -34,6 +35,12 @@ class TokenListener(Protocol):
 
     def ended(self) -> None:
         """Take in that there are no more."""
+
+    def accepted(self) -> None:
+        """Take in that the engine will answer."""
+
+    def refused(self, limit: Limit) -> None:
+        """Take in that it will not, since a limit is reached."""
 
 
 class LiveRequest(ServedRequest, eq=False, kw_only=True):
@@ -141,6 +148,12 @@ class LiveEngine(ServingCore["LiveRank"]):
         else:
             self.requests.pop(request.index)
 
+    def refuse(self, request: ServedRequest, limit: Limit, now_s: float) -> None:
+        """Tell a request's listener that a limit is reached."""
+        refused = self.requests.pop(request.index)
+        self.ranks[0].refuse(limit)
+        refused.listener.refused(limit)
+
 
 class LiveRank(Rank):
     """One scheduler whose planned steps are handed out one by one."""
@@ -152,7 +165,6 @@ class LiveRank(Rank):
         self._metrics = EngineMetrics(longest_tokens, scheduler.tokens_each - 1)
         self._delivered_steps = 0  # planned steps whose tokens have been handed out
         self._delivered_s = 0.0  # the end of the last such step
-        self._aborted: list[Sequence] = []
 
     @property
     def next_end_s(self) -> float | None:
@@ -174,19 +186,24 @@ class LiveRank(Rank):
 
     def enqueue(self, sequence: Sequence, now_s: float) -> None:
         self.in_flight += 1
-        self._engine.requests[sequence.index].queued_s = now_s
+        request = self._engine.requests[sequence.index]
+        if not request.cache_sent:
+            request.listener.accepted()
+        request.queued_s = now_s
         super().enqueue(sequence, now_s)
 
-    def abort(self, sequence: Sequence, now_s: float) -> None:
-        """Take a sequence out, at once or with the end of the step that has begun."""
+    def abort(self, sequence: Sequence, now_s: float) -> bool:
         self.in_flight -= 1
         self._metrics.finished["abort"] += 1
-        if self.scheduler.abort(sequence):
+        out = super().abort(sequence, now_s)
+        if out:
             self._forget(sequence)
-            return
-        self._aborted.append(sequence)
-        if self.scheduler.cut_short(now_s):
-            self.await_end()
+        return out
+
+    def refuse(self, limit: Limit) -> None:
+        """Count a request that a limit refused."""
+        reasons = self._metrics.rejections
+        reasons[limit.rule.setting] = reasons.get(limit.rule.setting, 0) + 1
 
     def reached(self, now_s: float) -> None:
         """Hand out the tokens of one planned step; the last one ends the stretch."""
@@ -215,13 +232,12 @@ class LiveRank(Rank):
             self._deliver(gains, now_s, through)
         for sequence in through:
             self._prompt_done(self._request(sequence), now_s, resumed_s.get(sequence.index))
+        aborted = self.let_aborted_go(ended)
         for sequence in ended:
-            self._end(sequence, now_s)
-        for sequence in self._aborted:
+            self._end(sequence, now_s, aborted=sequence in aborted)
+        for sequence in aborted:
             if sequence not in ended:
-                scheduler.abort(sequence)
                 self._forget(sequence)
-        self._aborted = []
 
     def _request(self, sequence: Sequence) -> LiveRequest:
         return self._engine.requests[sequence.index]
@@ -276,11 +292,12 @@ class LiveRank(Rank):
             self._metrics.note_gaps(now_s - resumed_s, 1, 1)
         request.listener.tokens(1)
 
-    def _end(self, sequence: Sequence, now_s: float) -> None:
+    def _end(self, sequence: Sequence, now_s: float, *, aborted: bool) -> None:
         request, computed_tokens = self._request(sequence), self._computed_tokens(sequence)
         self._forget(sequence)
-        if sequence in self._aborted:
+        if aborted:
             return
+        self.admission.leave(sequence)
         self.in_flight -= 1
         assert request.first_token_s is not None
         assert sequence.admitted_s is not None
@@ -311,8 +328,8 @@ class _LivePrefillRank(LiveRank):
         self._metrics.prompt_tokens += request.prompt_tokens
         self._metrics.cached_tokens += request.prefill_sequence.cached_tokens
 
-    def _end(self, sequence: Sequence, now_s: float) -> None:
-        if sequence in self._aborted:
+    def _end(self, sequence: Sequence, now_s: float, *, aborted: bool) -> None:
+        if aborted:
             assert isinstance(self.scheduler, PrefillOnlyScheduler)
             self.scheduler.release(sequence)
             self._forget(sequence)

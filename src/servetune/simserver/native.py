@@ -147,7 +147,7 @@ class _TokenEvents(ResponseStream):
 
 
 def _plain_error(refused: RequestRefused) -> bytes:
-    kind = refused.kind if refused.status == 422 else "generation"
+    kind = refused.kind if refused.status in {422, 429} else "generation"
     return msgspec.json.encode({"error": refused.message, "error_type": kind})
 
 

@@ -14,8 +14,9 @@ from typing import Protocol
 import msgspec
 
 from servetune.json_value import JsonObject
+from servetune.perf.sim.admission import Limit
 from servetune.simserver.faults import Fault
-from servetune.simserver.requests import CompletionRequest
+from servetune.simserver.requests import CompletionRequest, RequestRefused
 
 
 class ResponseWriter(Protocol):
@@ -49,14 +50,16 @@ class ResponseStream:
         fault: Fault of the stream, if any.
         breaks_after: Tokens after which the fault occurs.
         touched: Called when there is something to flush that was not there before.
+        error_body: Writer of the body of an error.
 
     Attributes:
         received_all: Whether all tokens came from the engine.
     """
 
     __slots__ = (
-        "_after", "_before", "_breaks_after", "_broken", "_closed", "_created", "_fault",
-        "_id", "_is_touched", "_parts", "_request", "_sent", "_touched", "_wire", "received_all",
+        "_after", "_before", "_breaks_after", "_broken", "_closed", "_created", "_error_body",
+        "_fault", "_id", "_is_touched", "_parts", "_request", "_sent", "_touched", "_wire",
+        "received_all",
     )  # fmt: skip
 
     def __init__(
@@ -68,8 +71,10 @@ class ResponseStream:
         fault: Fault | None,
         breaks_after: int,
         touched: Callable[[ResponseStream], None],
+        error_body: Callable[[RequestRefused], bytes],
     ) -> None:
         self._request, self._wire, self._touched = request, wire, touched
+        self._error_body = error_body
         self._fault, self._breaks_after = fault, breaks_after
         self._id = f"{'chatcmpl' if request.chat else 'cmpl'}-simulated-{number}"
         self._created = int(time.time())
@@ -102,6 +107,18 @@ class ResponseStream:
         self._touch()
         if self._request.streamed and not self._broken:
             self._add_end()
+
+    def accepted(self) -> None:
+        """The engine will answer; the status of a stream does not wait for its first token."""
+        if self._request.streamed:
+            self._wire.begin_stream()
+
+    def refused(self, limit: Limit) -> None:
+        """The engine refuses the request, since a limit is reached."""
+        self.received_all = self._closed = True
+        rule = limit.rule
+        error = RequestRefused(rule.status, rule.message, kind=rule.kind)
+        self._wire.reply(rule.status, self._error_body(error))
 
     def flush(self) -> None:
         """Write what was gathered, and the end where there is nothing to follow."""

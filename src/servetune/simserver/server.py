@@ -251,10 +251,9 @@ class SimulatedServer:
             fault=fault,
             breaks_after=handle.output_tokens // 2 if after is None else after,
             touched=self._touch,
+            error_body=form.error_body,
         )
         self._turn()  # what was due before it came does not know of it
-        if handle.streamed:
-            connection.begin_stream()
         request = LiveRequest(
             self._engine.next_number(),
             handle.prompt_tokens,

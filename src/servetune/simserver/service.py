@@ -10,6 +10,7 @@ from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.step import StepLaw, step_law
+from servetune.perf.sim.admission import limits_of
 from servetune.perf.sim.disaggregation import PrefillPool, prefill_pool_of
 from servetune.perf.sim.scheduler_config import (
     check_context_fits,
@@ -54,6 +55,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
                 ranks=self.ranks,
                 routing=routing_of(self.plan),
                 prefill_pool=self.prefill_pool,
+                admission=limits_of(self.plan),
             ),
             overhead=self.overhead,
             longest_tokens=self.serving.max_model_len,

@@ -50,15 +50,21 @@ def unanswered(loaded: LoadResult, results: Results, server: Server) -> Failure:
     if loaded.aborted_reason:
         lost = loaded.aborted_reason.startswith(ALL_NODES_LOST)
         return Failure(kind=LOAD_NODE_LOST if lost else "load", reason=loaded.aborted_reason)
-    if not results.failures:
-        reason = loaded.ended_reason or "no request was answered"
-        return Failure(kind="load", reason=reason, log_tail=server.log_tail())
-    sample = results.failures[0]
-    return Failure(
-        kind="load",
-        reason=f"no request was answered: {sample['outcome']}, {sample['sample']}",
-        log_tail=server.log_tail(),
-    )
+    return no_answer(results, reason=loaded.ended_reason, log_tail=server.log_tail())
+
+
+def no_answer(results: Results, *, reason: str | None = None, log_tail: str = "") -> Failure:
+    """Failure of a load of which no request was answered.
+
+    Args:
+        results: Results, with a sample of what failed.
+        reason: Reason where no request failed.
+        log_tail: End of the server's log.
+    """
+    if results.failures:
+        sample = results.failures[0]
+        reason = f"no request was answered: {sample['outcome']}, {sample['sample']}"
+    return Failure(kind="load", reason=reason or "no request was answered", log_tail=log_tail)
 
 
 def death_soon(server: Server) -> EngineDied | None:

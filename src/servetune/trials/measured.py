@@ -507,7 +507,13 @@ def _prediction(trial: Trial, study: StudyContext) -> Results | None:
     if study.shape is None or study.node is None or study.node.device.architecture == "cpu":
         return None
     try:
-        return simulated_results(trial.plan, study.shape, study.node, trial.workload)
+        return simulated_results(
+            trial.plan,
+            study.shape,
+            study.node,
+            trial.workload,
+            request_timeout_s=study.request_timeout_s,
+        )
     except (
         PlanError,
         UnknownName,

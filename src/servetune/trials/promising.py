@@ -88,6 +88,7 @@ def _predicted(trial: Trial, study: StudyContext) -> Results:
             request_limits=study.request_limits,
             percentiles=percentiles_of(study.constraints),
             calibration=study.calibration.calibration if study.calibration else None,
+            request_timeout_s=study.request_timeout_s,
         )
     except (PlanError, UnknownName):
         return Results()

@@ -29,6 +29,7 @@ from servetune.store import (
     provenance,
     trial_key,
 )
+from servetune.trials.failures import no_answer
 from servetune.trials.trial import StudyContext, Trial
 from servetune.workload import Constant, Gamma, Poisson, Workload
 
@@ -297,15 +298,10 @@ def constant_rate(workload: Workload) -> float | None:
 def _failure(loaded: LoadResult, results: Results) -> Failure:
     """Failure of a run in which no request was answered."""
     if loaded.aborted_reason:
-        reason = loaded.aborted_reason
-    elif loaded.interrupted:
-        reason = "the run was stopped before any answer was whole"
-    elif results.failures:
-        sample = results.failures[0]
-        reason = f"no request was answered: {sample['outcome']}, {sample['sample']}"
-    else:
-        reason = "no request was answered"
-    return Failure(kind="load", reason=reason)
+        return Failure(kind="load", reason=loaded.aborted_reason)
+    if loaded.interrupted:
+        return Failure(kind="load", reason="the run was stopped before any answer was whole")
+    return no_answer(results)
 
 
 def percentiles_of(constraints: Sequence[Constraint]) -> tuple[float, ...]:

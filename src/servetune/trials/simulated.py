@@ -19,6 +19,7 @@ from servetune.perf import Calibration
 from servetune.perf.sim import SimulatedRun, describe_scheduler, simulate
 from servetune.plan import Plan
 from servetune.store import Failure, Results, TrialRecord, trial_key
+from servetune.trials.failures import no_answer
 from servetune.trials.launch import DEFAULT_PORT
 from servetune.trials.record import Outcome, percentiles_of, record_of, simulation_results
 from servetune.trials.trial import REPLICAS, StudyContext, Trial
@@ -41,13 +42,16 @@ def simulated_results(
     request_limits: tuple[Constraint, ...] = (),
     percentiles: tuple[float, ...] = (),
     calibration: Calibration | None = None,
+    request_timeout_s: float | None = None,
 ) -> Results:
     """Results that the simulator predicts for a plan under a workload.
 
     Raises:
         PlanError: The plan does not fit the model or the machine.
     """
-    simulation = simulate(plan, shape, node, workload, calibration=calibration)
+    simulation = simulate(
+        plan, shape, node, workload, calibration=calibration, timeout_s=request_timeout_s
+    )
     return simulation_results(simulation, request_limits=request_limits, percentiles=percentiles)
 
 
@@ -82,6 +86,7 @@ def simulation_of(trial: Trial, study: StudyContext) -> tuple[Results, Simulated
             workload,
             calibration=calibration,
             each_token=workload.request_count <= MOST_WITH_EACH_TOKEN,
+            timeout_s=study.request_timeout_s,
         )
         if not (open_ended and _ran_out(simulation, workload)):
             break
@@ -110,9 +115,16 @@ def _require_bearable(count: int) -> None:
 
 
 def _ran_out(simulation: SimulatedRun, workload: Workload) -> bool:
-    """Whether every request was answered before the time was over."""
-    return len(simulation.records) == workload.request_count and all(
-        record.outcome == "ok" for record in simulation.records
+    """Whether every request was answered before the time was over.
+
+    Users who are refused at once never run out of time, whatever the number of requests.
+    """
+    records = simulation.records
+    refused = sum(record.outcome == "http_status" for record in records)
+    return (
+        len(records) == workload.request_count
+        and 2 * refused < len(records)
+        and all(record.outcome != "cancelled" for record in records)
     )
 
 
@@ -124,6 +136,8 @@ def simulate_trial(
     failure: Failure | None = None
     try:
         results, _ = simulation_of(trial, study)
+        if results.failed and not results.completed:
+            failure = no_answer(results)
     except PlanError as error:
         failure = Failure(kind="does_not_fit", reason=error.message)
     outcome = Outcome(cmd=cmd, server_cmd_args=server_cmd_args, results=results, failure=failure)
@@ -151,7 +165,12 @@ def simulated_with_requests(trial: Trial, study: StudyContext) -> tuple[TrialRec
     shown = engine(named.ships_as) if named.ships_as else named
     words = shown.server_cmd_args(settings)
     command = shown.command(one, host="127.0.0.1", port=DEFAULT_PORT)
-    outcome = Outcome(cmd=shlex.join(command), server_cmd_args=words, results=results)
+    outcome = Outcome(
+        cmd=shlex.join(command),
+        server_cmd_args=words,
+        results=results,
+        failure=no_answer(results) if results.failed and not results.completed else None,
+    )
     record = record_of(trial, study, outcome)
     return record, simulation
 

@@ -39,6 +39,7 @@ class StudyContext(msgspec.Struct, frozen=True, kw_only=True):
         server_cmd: Server command of the user's own, where there is one.
         server_env: Further variables of the server, as `NAME=VALUE`.
         calibration: Calibration that corrects simulated trials and predictions.
+        request_timeout_s: Time limit of each simulated request; `None` for no limit.
     """
 
     model: str
@@ -52,6 +53,7 @@ class StudyContext(msgspec.Struct, frozen=True, kw_only=True):
     server_cmd: str | None = None
     server_env: tuple[str, ...] = ()
     calibration: KeptCalibration | None = None
+    request_timeout_s: float | None = None
 
     @property
     def terms(self) -> JsonObject:

@@ -21,6 +21,10 @@ class PrefillOnlyScheduler(Scheduler):
         super().__init__(config, law)
         self._kept: dict[int, tuple[int, int]] = {}  # tokens and blocks, by index
 
+    def keeps(self, sequence: Sequence) -> bool:
+        """Whether a prompt is computed and its blocks are not released yet."""
+        return sequence.index in self._kept
+
     def release(self, sequence: Sequence) -> None:
         """Free the blocks of a prompt whose cache has arrived elsewhere."""
         length, blocks = self._kept.pop(sequence.index)

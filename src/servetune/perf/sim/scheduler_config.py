@@ -169,6 +169,6 @@ def check_context_fits(plan: Plan, config: SchedulerConfig) -> None:
 
 def without_effect(plan: Plan) -> tuple[str, ...]:
     """Names of a plan's further settings that no scheduler of the simulator reads."""
-    return tuple(
-        name for name, _ in plan.extra if name.lstrip("-").replace("-", "_") not in _READ_SETTINGS
-    )
+    limits = {each.setting for each in engine(plan.engine).behaviour.admission}
+    read = _READ_SETTINGS | limits
+    return tuple(name for name, _ in plan.extra if name.lstrip("-").replace("-", "_") not in read)

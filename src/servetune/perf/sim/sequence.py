@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Literal
 
 import msgspec
@@ -59,6 +60,21 @@ class GeneratedTokens(msgspec.Struct, frozen=True):
     tokens: int
     times_s: tuple[float, ...]
     chunk_tokens: tuple[int, ...] = ()
+
+    def until(self, time_s: float, *, each_token: bool) -> GeneratedTokens:
+        """Tokens by a time.
+
+        Args:
+            time_s: Time after which nobody saw any.
+            each_token: Otherwise they are two pieces, the first and the rest.
+        """
+        pieces = bisect_right(self.times_s, time_s)
+        times_s, chunk_tokens = self.times_s[:pieces], self.chunk_tokens[:pieces]
+        tokens = sum(chunk_tokens) if chunk_tokens else pieces
+        if each_token or pieces < 2:
+            return GeneratedTokens(tokens, times_s, chunk_tokens)
+        first = chunk_tokens[0] if chunk_tokens else 1
+        return GeneratedTokens(tokens, (times_s[0], times_s[-1]), (first, tokens - first))
 
 
 class Sequence(msgspec.Struct, eq=False):

@@ -5,19 +5,21 @@ The same core serves a simulation in virtual time, which lets everything happen 
 (`simserver.live_engine`). `advance` takes the time up to which events happen; nothing waits.
 
 Events at the same time come in a fixed order: arrivals before the steps that could take them,
-then by order of entry.
+time limits of clients last, then by order of entry.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from collections.abc import Sequence as Several
 from functools import partial
 from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
 from servetune.perf.roofline.step import StepLaw
+from servetune.perf.sim.admission import Admission, Limit
 from servetune.perf.sim.disaggregation import PrefillPool
 from servetune.perf.sim.event_queue import EventQueue
 from servetune.perf.sim.prefill_only import PrefillOnlyScheduler
@@ -28,7 +30,7 @@ from servetune.perf.sim.sequence import SchedulerConfig, Sequence
 from servetune.workload.request import Piece
 
 #: Order of events at the same time.
-ARRIVAL, STEP = 0, 1
+ARRIVAL, STEP, DEADLINE = 0, 1, 2
 
 Action: TypeAlias = Callable[[float], None]
 """Effect of an event, called with its time."""
@@ -43,12 +45,14 @@ class EngineLayout(msgspec.Struct, frozen=True, kw_only=True):
         routing: Choice among the ranks of a copy.
         prefill_pool: Copies that compute prompts for these, which then only decode; `None` if
             each computes its own.
+        admission: Limits at which each copy refuses a request at once.
     """
 
     replicas: int = 1
     ranks: int = 1
     routing: Routing = "cache_pressure"
     prefill_pool: PrefillPool | None = None
+    admission: tuple[Limit, ...] = ()
 
 
 class RequestOverhead(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,12 +98,18 @@ class ServedRequest(msgspec.Struct, eq=False):
 
 
 class Rank(ABC):
-    """One scheduler and its next event."""
+    """One scheduler and its next event.
+
+    Attributes:
+        admission: Requests of its copy, and their limits.
+    """
 
     def __init__(self, scheduler: Scheduler, events: EventQueue[Action]) -> None:
         self.scheduler = scheduler
+        self.admission = Admission(())
         self.transfer_free_s = 0.0  # when its last cache transfer ends
         self._events = events
+        self._aborted: list[Sequence] = []  # leave with the step that has begun
 
     @property
     def next_end_s(self) -> float | None:
@@ -116,6 +126,32 @@ class Rank(ABC):
             self.wake(now_s)
         elif self.scheduler.interrupt(now_s):
             self.await_end()
+
+    def abort(self, sequence: Sequence, now_s: float) -> bool:
+        """Take a sequence out for good, with the end of the step that has begun at the latest.
+
+        Returns:
+            Whether it is out; otherwise the next `let_aborted_go` takes it out.
+        """
+        self.admission.leave(sequence)
+        out = self.scheduler.abort(sequence)
+        if not out:
+            self._aborted.append(sequence)
+        if self.scheduler.cut_short(now_s):  # what waits may have room now
+            self.await_end()
+        return out
+
+    def let_aborted_go(self, ended: Several[Sequence]) -> list[Sequence]:
+        """Take out what was aborted during steps that have happened now; those sequences.
+
+        Args:
+            ended: Sequences that ended with these steps, aborted ones among them.
+        """
+        aborted, self._aborted = self._aborted, []
+        for sequence in aborted:
+            if sequence not in ended:
+                self.scheduler.abort(sequence)
+        return aborted
 
     def wake(self, now_s: float) -> None:
         """Compose the next step after all arrivals of this instant."""
@@ -165,6 +201,10 @@ class ServingCore(ABC, Generic[RankT]):
             self._new_prefill_rank(PrefillOnlyScheduler(alone, law))
             for _ in range(layout.ranks * pool.replicas if pool else 0)
         ]
+        for group in groups:
+            admission = Admission(layout.admission)
+            for rank in group:
+                rank.admission = admission
         self._rank_of = {id(rank.scheduler): rank for rank in (*self.ranks, *self.prefill_ranks)}
         schedulers = [[rank.scheduler for rank in group] for group in groups]
         self._router = Router(schedulers, layout.routing)
@@ -179,6 +219,10 @@ class ServingCore(ABC, Generic[RankT]):
     def _new_prefill_rank(self, scheduler: PrefillOnlyScheduler) -> RankT:
         """Rank for a scheduler that computes prompts for others."""
 
+    @abstractmethod
+    def refuse(self, request: ServedRequest, limit: Limit, now_s: float) -> None:
+        """Answer a request with the error of a limit."""
+
     def advance(self, until_s: float) -> None:
         """Let all events up to a time happen, in order."""
         events = self.events
@@ -191,7 +235,7 @@ class ServingCore(ABC, Generic[RankT]):
         self.events.enter(arrives_s, ARRIVAL, partial(self.arrive, request))
 
     def arrive(self, request: ServedRequest, now_s: float) -> None:
-        """Queue a request, or its prompt where others compute prompts."""
+        """Queue a request, or its prompt where others compute prompts; or refuse it."""
         if request.cancelled:
             return
         if self._transfer is None:
@@ -229,6 +273,10 @@ class ServingCore(ABC, Generic[RankT]):
 
     def _decode(self, request: ServedRequest, now_s: float, *, brought_tokens: int = 0) -> None:
         rank = self._rank_of[id(self._router.choose())]
+        limit = rank.admission.refusal(waiting=rank.scheduler.waiting)
+        if limit is not None:
+            self.refuse(request, limit, now_s)
+            return
         request.rank = rank
         request.sequence = Sequence(
             request.index,
@@ -238,4 +286,5 @@ class ServingCore(ABC, Generic[RankT]):
             priority=request.priority,
             brought_tokens=brought_tokens,
         )
+        rank.admission.enter(request.sequence)
         rank.enqueue(request.sequence, now_s)

@@ -11,13 +11,14 @@ import msgspec
 from servetune.engines import check_fits, check_parallel, check_starts, engine, resolved
 from servetune.errors import PlanError
 from servetune.hardware.device import Node
-from servetune.metrics.record import Record
+from servetune.metrics.record import Outcome, Record
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.similarity import run_features
 from servetune.perf.roofline.step import StepLaw, step_law
+from servetune.perf.sim.admission import Limit, limits_of
 from servetune.perf.sim.closed_loop_waits import ClosedLoopWaits, closed_loop_waits
 from servetune.perf.sim.disaggregation import CacheTransfer, prefill_pool_of
 from servetune.perf.sim.peak_series import PeakSeries
@@ -32,6 +33,7 @@ from servetune.perf.sim.scheduler_config import (
 from servetune.perf.sim.sequence import GeneratedTokens, SchedulerConfig, Sequence
 from servetune.perf.sim.serving import (
     ARRIVAL,
+    DEADLINE,
     EngineLayout,
     Rank,
     RequestOverhead,
@@ -90,6 +92,7 @@ def simulate(
     calibration: Calibration | None = None,
     each_token: bool = True,
     transfer: CacheTransfer | None = None,
+    timeout_s: float | None = None,
 ) -> SimulatedRun:
     """Simulate a workload on a plan in virtual time.
 
@@ -107,6 +110,7 @@ def simulate(
         each_token: Whether records have the time of every token; see `ClientLoad`.
         transfer: Transfer of prompts' caches to the servers that decode, where the plan has
             `prefill_replicas`; that of the node's link if omitted.
+        timeout_s: Time limit of each request, from when it is sent; `None` for no limit.
 
     Raises:
         PlanError: The plan does not fit, or a request could never be served by it.
@@ -145,6 +149,7 @@ def simulate(
         ),
         waits=closed_loop_waits(workload, requests, filled, law, chosen),
         stop_s=workload.duration_s,
+        timeout_s=timeout_s,
         each_token=each_token,
     )
     layout = EngineLayout(
@@ -152,6 +157,7 @@ def simulate(
         ranks=filled.data_parallel,
         routing=routing_of(filled),
         prefill_pool=prefill_pool,
+        admission=limits_of(filled),
     )
     return run_requests(requests, config, law, load, layout)
 
@@ -165,6 +171,8 @@ class ClientLoad(msgspec.Struct, frozen=True, kw_only=True):
         overhead: Time from sending to the scheduler's queue.
         waits: Further waiting of closed loops.
         stop_s: Time at which the run is stopped; `None` to let it end.
+        timeout_s: Time after sending at which a client gives a request up and goes on; the engine
+            computes it no further then. `None` for no limit.
         each_token: Whether records have the time of every token. Otherwise an answer is two
             pieces, its first token and the rest: latencies, TPOT and throughputs stay exact, gaps
             between tokens become each request's mean gap, and a million requests need a third of
@@ -176,6 +184,7 @@ class ClientLoad(msgspec.Struct, frozen=True, kw_only=True):
     overhead: RequestOverhead = RequestOverhead()
     waits: ClosedLoopWaits = ClosedLoopWaits()
     stop_s: float | None = None
+    timeout_s: float | None = None
     each_token: bool = True
 
 
@@ -192,7 +201,8 @@ def run_requests(
     """Serve requests by schedulers under one law of step times.
 
     A run that is stopped has records of requests that became due until then; those without a
-    whole answer by then are `cancelled`, with the tokens that they got.
+    whole answer by then are `cancelled`, with the tokens that they got, as are those of a
+    `timeout`. Turns of a conversation after one that failed are never due.
 
     Args:
         requests: Requests by due time.
@@ -289,6 +299,7 @@ class _SimulatedRequest(ServedRequest, eq=False, kw_only=True):
 
     due_s: float
     sent_s: float | None = None
+    gave_up_s: float | None = None
 
 
 def _simulated(request: Request, due_s: float) -> _SimulatedRequest:
@@ -311,7 +322,12 @@ class _SimulatedRank(Rank):
         self._run = run
 
     def reached(self, now_s: float) -> None:
-        self._run.committed(self, self.scheduler.commit(), now_s)
+        ended = self.scheduler.commit()
+        aborted = self.let_aborted_go(ended)
+        if aborted:
+            self._run.gave_up(self, aborted, ended)
+            ended = [each for each in ended if each not in aborted]
+        self._run.committed(self, ended, now_s)
         self.wake(now_s)
 
 
@@ -348,6 +364,9 @@ class _Simulation(ServingCore[_SimulatedRank]):
         # Each copy has a front end of its own; they take turns as the copies do.
         self._intake_free_s = [load.waits.warm_up_s] * layout.replicas
         self._open: dict[int, _SimulatedRequest] = {}  # due and not answered, by index
+        self._given_up: dict[int, _SimulatedRequest] = {}  # until a step lets them go
+        self._deadlines: deque[tuple[float, int]] = deque()  # in order of sending
+        self._awaits_deadline = False
         self._unsent: deque[_SimulatedRequest] = deque()
         self._in_flight = 0
         self._due_count = 0
@@ -376,12 +395,15 @@ class _Simulation(ServingCore[_SimulatedRank]):
         if not self._judged:
             self._judge_backlog()
         for rank in self._all_ranks:
-            ended = rank.scheduler.stop(stop_s)
+            ended = [each for each in rank.scheduler.stop(stop_s) if each.index in self._open]
             if not isinstance(rank.scheduler, PrefillOnlyScheduler):
                 self._answered(ended, rank.scheduler)
+        for request in self._given_up.values():
+            self._record_given_up(request)
         for request in self._open.values():
             if request.sent_s is not None or not self._closed_loop:
-                self._record(request, end_s=stop_s)
+                why = "the run was stopped before it was answered"
+                self._record(request, "cancelled", end_s=stop_s, detail=why)
 
     def committed(self, rank: Rank, ended: list[Sequence], now_s: float) -> None:
         """Take in what ended with a stretch of steps, and send what may leave then."""
@@ -398,16 +420,29 @@ class _Simulation(ServingCore[_SimulatedRank]):
         for sequence in sequences:
             self._in_flight -= 1
             request = self._open.pop(sequence.index)
-            self._record(request, end_s=scheduler.ended_s(sequence), whole=True)
+            if request.rank is not None:
+                request.rank.admission.leave(sequence)
+            self._record(request, "ok", end_s=scheduler.ended_s(sequence))
             scheduler.forget(sequence)
 
-    def _record(self, request: _SimulatedRequest, *, end_s: float, whole: bool = False) -> None:
+    def _record(
+        self,
+        request: _SimulatedRequest,
+        outcome: Outcome,
+        *,
+        end_s: float,
+        status: int | None = None,
+        detail: str = "",
+    ) -> None:
         """Keep the record of one request, with token times of the steps it took part in."""
         index, source = request.index, self._requests[request.index]
         answer = GeneratedTokens(0, ())
         if request.rank is not None and request.sequence is not None:
-            scheduler = request.rank.scheduler
-            answer = scheduler.generated_tokens(request.sequence, each_token=self._load.each_token)
+            scheduler, late = request.rank.scheduler, outcome == "timeout"
+            each_token = self._load.each_token
+            answer = scheduler.generated_tokens(request.sequence, each_token=each_token or late)
+            if late:
+                answer = answer.until(end_s, each_token=each_token)
         first = request.prefill_sequence or request.sequence
         if first is not None:
             self.admitted_s[index] = first.admitted_s
@@ -420,11 +455,76 @@ class _Simulation(ServingCore[_SimulatedRank]):
             end_s=end_s,
             chunk_times_s=answer.times_s,
             chunk_tokens=answer.chunk_tokens,
-            outcome="ok" if whole else "cancelled",
-            detail="" if whole else "the run was stopped before it was answered",
+            outcome=outcome,
+            status=status,
+            detail=detail,
             session=source.session,
             turn=source.turn,
         )
+
+    def refuse(self, request: ServedRequest, limit: Limit, now_s: float) -> None:
+        """Record the error with which the engine answers at once; its user goes on."""
+        failed = self._open.pop(request.index)
+        rule = limit.rule
+        self._record(failed, "http_status", end_s=now_s, status=rule.status, detail=rule.message)
+        self._go_on(now_s)
+
+    def _go_on(self, now_s: float) -> None:
+        """Let the user of a failed request begin another conversation."""
+        self._in_flight -= 1
+        self._let_think(now_s)
+        self._send(now_s)
+
+    def _await_deadline(self, request: _SimulatedRequest, timeout_s: float) -> None:
+        """Note the time limit of a request that was sent now; one event stands for the next."""
+        assert request.sent_s is not None
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][1] not in self._open:
+            deadlines.popleft()
+        deadlines.append((request.sent_s + timeout_s, request.index))
+        if not self._awaits_deadline:
+            self._awaits_deadline = True
+            self.events.enter(deadlines[0][0], DEADLINE, self._at_deadline)
+
+    def _at_deadline(self, now_s: float) -> None:
+        deadlines = self._deadlines
+        while deadlines and (deadlines[0][0] <= now_s or deadlines[0][1] not in self._open):
+            request = self._open.get(deadlines.popleft()[1])
+            if request is not None:
+                self._give_up(request, now_s)
+        self._awaits_deadline = bool(deadlines)
+        if deadlines:
+            self.events.enter(deadlines[0][0], DEADLINE, self._at_deadline)
+
+    def _give_up(self, request: _SimulatedRequest, now_s: float) -> None:
+        """Let a client give a request up; a step that has begun still computes it."""
+        request.cancelled, request.gave_up_s = True, now_s
+        self._given_up[request.index] = self._open.pop(request.index)
+        out = True
+        if request.rank is not None and request.sequence is not None:
+            out = request.rank.abort(request.sequence, now_s)
+        elif request.prefill_rank is not None and request.prefill_sequence is not None:
+            scheduler = request.prefill_rank.scheduler
+            assert isinstance(scheduler, PrefillOnlyScheduler)
+            if not scheduler.keeps(request.prefill_sequence):  # else its cache is on its way
+                out = request.prefill_rank.abort(request.prefill_sequence, now_s)
+        if out:
+            self._record_given_up(self._given_up.pop(request.index))
+        self._go_on(now_s)
+
+    def gave_up(self, rank: Rank, aborted: list[Sequence], ended: list[Sequence]) -> None:
+        """Record requests that were given up during the steps that have happened now."""
+        for sequence in aborted:
+            self._record_given_up(self._given_up.pop(sequence.index))
+            if isinstance(rank.scheduler, PrefillOnlyScheduler) and sequence in ended:
+                rank.scheduler.release(sequence)
+
+    def _record_given_up(self, request: _SimulatedRequest) -> None:
+        assert request.gave_up_s is not None
+        why = f"no whole answer within {self._load.timeout_s:g} s"
+        self._record(request, "timeout", end_s=request.gave_up_s, detail=why)
+        if request.rank is not None and request.sequence is not None:
+            request.rank.scheduler.forget(request.sequence)
 
     def _await_next(self) -> None:
         """Let the next request by the clock become due when it is."""
@@ -499,6 +599,8 @@ class _Simulation(ServingCore[_SimulatedRank]):
             self._in_flight += 1
             taken_s = self._taken_in(self._sent_count, now_s)
             self._sent_count += 1
+            if self._load.timeout_s is not None:
+                self._await_deadline(request, self._load.timeout_s)
             self.expect(request, self._load.overhead.arrival_s(taken_s, request.prompt_tokens))
 
     def _taken_in(self, order: int, now_s: float) -> float:
