@@ -2,6 +2,9 @@
 
 import http.server
 import json
+import shutil
+import ssl
+import subprocess
 import threading
 
 import pytest
@@ -48,8 +51,13 @@ class _Double(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def double():
+def double(request):
+    """The server; over TLS where the test asks for it, with its certificate in `cafile`."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Double)
+    server.cafile = ""
+    if getattr(request, "param", "") == "tls":
+        server.cafile, context = request.getfixturevalue("certificate")
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     server.heads, server.bodies, server.daemon_threads = [], [], True
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -59,8 +67,25 @@ def double():
     thread.join(10)
 
 
+@pytest.fixture
+def certificate(tmp_path):
+    """A self-signed certificate for 127.0.0.1, and a context that serves with it."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl, which makes the certificate, is not installed")
+    key, path = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    options = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    options += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    made = [openssl, *options, "-keyout", str(key), "-out", str(path)]
+    subprocess.run(made, capture_output=True, check=True)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(path, key)
+    return path, context
+
+
 def tuned(double, folder, **options):
-    url = f"http://127.0.0.1:{double.server_address[1]}"
+    scheme = "https" if double.cafile else "http"
+    url = f"{scheme}://127.0.0.1:{double.server_address[1]}"
     place = {"engine": "external", "url": url, "gpu": "L4", "output_dir": folder}
     return st.tune("m", **place, **LOAD, **options)
 
@@ -117,6 +142,34 @@ def test_a_key_goes_with_every_request_and_into_no_file(double, tmp_path, monkey
     assert all(headers["Authorization"] == f"Bearer {KEY}" for headers in named)
     for path in tmp_path.rglob("*"):
         assert path.is_dir() or KEY not in path.read_text("utf-8", "replace"), path
+
+
+@pytest.mark.parametrize("double", ["tls"], indirect=True)
+def test_a_server_over_tls_is_trusted_by_its_certificate(double, tmp_path):
+    found = tuned(double, tmp_path / "new", cafile=double.cafile)
+    assert found.status == 0, found.trials.records[0].failure
+    assert len(double.bodies) == LOAD["requests"]
+    with pytest.raises(InputError, match="no certificates at"):
+        tuned(double, tmp_path / "other", cafile=tmp_path / "none.pem")
+
+
+def test_trace_headers_are_of_one_run_in_each_trial(double, tmp_path):
+    tuned(double, tmp_path, trace_headers=True, client_args={"seed": [1, 2]})
+    parents = [headers["traceparent"] for path, headers in double.heads if "traceparent" in headers]
+    assert len(parents) == len(set(parents)) == 2 * LOAD["requests"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"api_key_env": "HOME"}, {"cafile": "x.pem"}, {"trace_headers": True}]
+)
+def test_a_simulated_study_refuses_what_only_requests_have(options):
+    with pytest.raises(InputError, match="is for requests to a server, and a simulation sends"):
+        st.tune("Qwen/Qwen3-4B", engine="simulated", gpu="L4", dry_run=True, **options)
+
+
+def test_certificates_are_refused_for_servers_that_are_started(tmp_path):
+    with pytest.raises(InputError, match="--cafile is for servers over https"):
+        st.tune("Qwen/Qwen3-4B", engine="vllm", gpu="L4", dry_run=True, cafile="x.pem")
 
 
 def test_bench_repeats_what_a_trial_sent(double, tmp_path):

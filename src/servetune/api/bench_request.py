@@ -9,7 +9,7 @@ import msgspec
 
 from servetune.api.aws_region import REGION
 from servetune.api.request import Request, fields_of
-from servetune.api.shared_options import API_KEY_ENV, Limits
+from servetune.api.shared_options import API_KEY_ENV, CAFILE, TRACE_HEADERS, Limits
 from servetune.metrics import TOOLS
 from servetune.option import (
     Count,
@@ -36,10 +36,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         option("Model that requests ask for.", metavar="NAME", default="the first that is served"),
     ] = None
     api_key_env: Annotated[str | None, API_KEY_ENV] = None
-    cafile: Annotated[
-        Path | None,
-        option("Certificates to trust instead of the system's.", metavar="FILE"),
-    ] = None
+    cafile: Annotated[Path | None, CAFILE] = None
     routing: Annotated[
         str | None,
         option(
@@ -223,7 +220,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     dcgm_url: Annotated[
         str | None, option("Metrics address of a DCGM exporter.", "--dcgm", metavar="URL")
     ] = None
-    trace_headers: Annotated[bool, option("Header traceparent of W3C in each request.")] = False
+    trace_headers: Annotated[bool, TRACE_HEADERS] = False
     otel_endpoint: Annotated[
         str | None,
         option(

@@ -25,6 +25,12 @@ MODEL = option(
 API_KEY_ENV = option("Environment variable that holds the API key.", metavar="NAME")
 """Declaration of the option `--api-key-env`."""
 
+CAFILE = option("Certificates to trust instead of the system's.", metavar="FILE")
+"""Declaration of the option `--cafile`."""
+
+TRACE_HEADERS = option("Header traceparent of W3C in each request.")
+"""Declaration of the flag `--trace-headers`."""
+
 Settings = Annotated[tuple[str, ...], members(setting_text)]
 """Settings of servers or of the load, in the grammar of `search.parse_settings`, or as a dict."""
 

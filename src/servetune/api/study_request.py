@@ -19,7 +19,9 @@ from servetune.api.request import Request
 from servetune.api.shared_options import (
     ALLOW_UNKNOWN,
     API_KEY_ENV,
+    CAFILE,
     MODEL,
+    TRACE_HEADERS,
     Calibrated,
     Limits,
     Machine,
@@ -191,6 +193,8 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
         option("Port that servers listen on.", metavar="PORT", default="a free one"),
     ] = None
     api_key_env: Annotated[str | None, API_KEY_ENV] = None
+    cafile: Annotated[Path | None, CAFILE] = None
+    trace_headers: Annotated[bool, TRACE_HEADERS] = False
     ready_endpoint: Annotated[
         str | None,
         option(
@@ -248,6 +252,7 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise InputError(
                     f"{name} is for servers that servetune starts", hint="leave it out"
                 )
+        self._require_requests(engine, simulated=simulated)
         if self.server_folder is not None and not self.server_folder.is_dir():
             raise InputError(
                 f"--server-folder {self.server_folder} does not exist",
@@ -257,6 +262,29 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
             self._require_container(engine, starts=starts, cluster=cluster)
         elif self.image is not None:
             raise InputError("--image is for --launcher docker", hint="add it, or leave both out")
+
+    def _require_requests(self, engine: Engine, *, simulated: bool) -> None:
+        """Refuse options about requests over HTTP where none are sent, or none over TLS."""
+        given: Mapping[str, object] = {
+            "--api-key-env": self.api_key_env,
+            "--cafile": self.cafile,
+            "--trace-headers": self.trace_headers,
+        }
+        for name, value in given.items():
+            if value and simulated:
+                raise InputError(
+                    f"{name} is for requests to a server, and a simulation sends none",
+                    hint="leave it out",
+                )
+        if self.cafile is None:
+            return
+        if engine.starts_servers:
+            raise InputError(
+                "--cafile is for servers over https, and servetune starts its own without",
+                hint="leave it out, or measure a server at --url with --engine external",
+            )
+        if not self.cafile.is_file():
+            raise InputError(f"no certificates at {self.cafile}", hint="give a file in PEM form")
 
     def _require_container(self, engine: Engine, *, starts: bool, cluster: bool) -> None:
         if not starts:
@@ -298,6 +326,8 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
             server_cmd=self.server_cmd,
             url=self.url,
             api_key_env=self.api_key_env,
+            cafile=str(self.cafile) if self.cafile else None,
+            trace_headers=self.trace_headers,
             host=self.host,
             port=self.port,
             ready_path=self.ready_endpoint,

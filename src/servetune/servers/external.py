@@ -31,6 +31,7 @@ class ExternalServer:
         url: str,
         *,
         ready_path: str = "/v1/models",
+        cafile: str | None = None,
         clock: Clock | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -50,7 +51,7 @@ class ExternalServer:
         self.log_path: Path | None = None
         self.pid: int | None = None
         self._parts = parts
-        self._ready_path = ready_path
+        self._ready_path, self._cafile = ready_path, cafile
         self._clock = clock or MonotonicClock()
         self._pause = pause
 
@@ -125,7 +126,8 @@ class ExternalServer:
         return frozenset()
 
     def _problem(self) -> str | None:
-        tls = ssl.create_default_context() if self._parts.scheme == "https" else None
+        https = self._parts.scheme == "https"
+        tls = ssl.create_default_context(cafile=self._cafile) if https else None
         assert self._parts.hostname is not None
         server = Server(self._parts.hostname, self._parts.port, tls)
         try:

@@ -77,6 +77,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         server_cmd: Command that stands in for the engine's own; settings are appended.
         url: URL of a server that exists already, for an engine that starts none.
         api_key_env: Environment variable that holds the key for requests to the server.
+        cafile: File of certificates to trust instead of the system's.
+        trace_headers: Whether each request has a `traceparent` header, of one run per trial.
         host: Address that the server listens at.
         port: Port of the server; `None` for a free one.
         ready_path: Path that answers once the server is ready; `None` for the engine's own.
@@ -96,6 +98,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     server_cmd: str | None = None
     url: str | None = None
     api_key_env: str | None = None
+    cafile: str | None = None
+    trace_headers: bool = False
     host: str = "127.0.0.1"
     port: int | None = None
     ready_path: str | None = None

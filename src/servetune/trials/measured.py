@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
 import zlib
 from collections.abc import Callable, Mapping
@@ -185,7 +186,7 @@ class ServerGroup:
         )
         self._cmd = written(command, self._launch) or str(self._launch.url)
         if not self._engine.starts_servers:
-            return external_server(self._engine, self._launch.url, self._launch.ready_path)
+            return external_server(self._engine, self._launch)
         contained = self._launch.container is not None
         chosen = {**extra, **self._launch.environment, **placement.environment()}
         return ServerProcess(
@@ -396,6 +397,7 @@ class ServerGroup:
                     grace_s=DEFAULT_GRACE_S if trial.workload.may_end_early else 0.0,
                     senders=self._context.senders,
                     scrape_every_s=_SCRAPE_EVERY_S,
+                    run_id=secrets.token_hex(16) if self._launch.trace_headers else "",
                 ),
                 hooks=LoadHooks(server_alive=why_dead, judge=judge, halt=self._context.halt),
             )
@@ -426,6 +428,7 @@ class ServerGroup:
             base_url=server.url,
             model="",
             api_key_env=self._launch.api_key_env,
+            cafile=self._launch.cafile,
             user_headers=tuple(header_of(text) for text in options.header),
         )
 

@@ -25,6 +25,7 @@ from servetune.json_value import JsonMembers, JsonObject
 from servetune.loadgen import Target, fetch_blocking
 from servetune.plan import Plan
 from servetune.servers import ExternalServer
+from servetune.trials.launch import Launch
 
 #: An engine tells of itself before it takes requests; so much of its log is read.
 _MOST_BYTES = 1024 * 1024
@@ -100,18 +101,20 @@ def taken_otherwise_in(startup: JsonMembers) -> list[str]:
     ]
 
 
-def external_server(engine: Engine, url: str | None, ready_path: str | None) -> ExternalServer:
+def external_server(engine: Engine, launch: Launch) -> ExternalServer:
     """The server at a URL, which is neither started nor stopped.
 
     Raises:
         InputError: There is no URL, or it is none.
     """
-    if not url:
+    if not launch.url:
         raise InputError(
             "the engine 'external' needs the server's address",
             hint="give --url http://HOST:PORT",
         )
-    return ExternalServer(url, ready_path=ready_path or engine.ready_path)
+    return ExternalServer(
+        launch.url, ready_path=launch.ready_path or engine.ready_path, cafile=launch.cafile
+    )
 
 
 def reset_environment() -> dict[str, str]:
