@@ -37,6 +37,8 @@ class Greeting(Request, frozen=True, kw_only=True):
     shared: Shared = Shared()
 
 
+ROLE = "arn:aws:iam::123456789012:role/servetune"
+
 EVERYTHING = Greeting(
     who="you", pause_s=0.5, loud=True, polite=False, words=("a", 'b"\n'), tone="cool",
     out=Path("x/y"), shared=Shared(users=3),
@@ -181,6 +183,9 @@ def test_headers_variables_adapters_and_json_take_a_dict():
         ({"concurrency": 2.5}, "concurrency"),
         ({"model": {"a": 1}}, "model"),
         ({"num_gpus": object()}, "num_gpus"),
+        ({"num_gpus": True}, "num_gpus: expected int, got bool"),
+        ({"model": None}, "model: expected str, got None"),
+        ({"output_dir": 5}, "output_dir: expected a path, got int"),
         ({"num_gpus": "two"}, "num_gpus"),
     ],
 )
@@ -196,6 +201,40 @@ def test_a_value_of_a_wrong_type_is_an_error_of_ours(values, message):
 )
 def test_a_list_of_numbers_may_be_text_or_any_sequence(levels):
     assert made(st.Study, "m", {"concurrency": levels}).concurrency == (8, 32)
+
+
+def test_limits_may_be_a_list():
+    study = made(st.Study, "m", {"constraints": ["ttft:p99<=1s", "itl<=50ms"], "slo": ["ttft<=1s"]})
+    assert (study.limits.constraints, study.slo) == ("ttft:p99<=1s;itl<=50ms", "ttft<=1s")
+
+
+def test_text_of_a_number_is_a_number_and_none_no_list():
+    study = made(st.Study, "m", {"rate": "4", "num_gpus": "2", "server_args": None})
+    assert (study.load.rate, study.machine.num_gpus, study.server_args) == (4.0, 2, ())
+
+
+def test_a_part_may_be_given_whole():
+    machine = st.Machine(gpu="L4", num_gpus=2)
+    study = made(st.Study, "m", {"machine": machine})
+    assert study.machine == machine
+    assert made(st.Study, study, {"machine": st.Machine(gpu="T4")}).machine == st.Machine(gpu="T4")
+    assert made(st.Study, "m", {"machine": machine, "num_gpus": 4}).machine.num_gpus == 4
+
+
+def test_every_verb_can_be_called_with_keywords_alone(tmp_path):
+    assert st.estimate(model="Qwen/Qwen3-4B", gpu="L4").feasible
+    run = {"model": "Qwen/Qwen3-4B", "gpu": "L4", "concurrency": 2, "requests": 4}
+    assert len(st.simulate(**run).run.records) == 4
+    assert len(st.tune(**run, engine="simulated", dry_run=True).planned) == 1
+    published = "examples/published/qwen3-4b-4xl4.jsonl"
+    assert st.recommend(source=published, objective="throughput").feasible
+    assert st.render(source=published, dry_run=True).plan.model == "Qwen/Qwen3-4B"
+    assert st.study_layouts(source=published).rows
+    assert st.plan_staging(where="s3://b/x/", model="Qwen/Qwen3-4B", as_job=True, role_arn=ROLE).job
+    assert isinstance(st.calibrate(list=True).names, tuple)
+    with pytest.raises(InputError, match="tune needs model") as missing:
+        st.tune(gpu="L4")
+    assert missing.value.hint == "give model=..."
 
 
 def test_a_configuration_file_may_have_a_table_of_settings(tmp_path):

@@ -205,6 +205,12 @@ def test_a_callback_that_raises_ends_the_study_and_keeps_its_trials(finished, tm
     assert whole.artifacts.journal.read_bytes() == finished[0].artifacts.journal.read_bytes()
 
 
+def test_what_is_no_function_is_refused_before_anything_starts(tmp_path):
+    with pytest.raises(InputError, match="on_progress is no function"):
+        st.tune(MODEL, **SWEEP, output_dir=tmp_path, on_progress=3)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_callback_that_raises_leaves_no_server(tmp_path):
     program = f"{shlex.quote(sys.executable)} -m servetune.testing.fake_server --port {{port}}"
     calls = []

@@ -200,7 +200,7 @@ Calibrations: TypeAlias = KeptResult | CalibrationNames | SuggestedRuns | None
 """What `calibrate` gives: a calibration, the names of all, runs to measure, or nothing."""
 
 
-def calibrate(request: Calibrate | str | Path, /, **options: object) -> Calibrations:
+def calibrate(request: Calibrate | str | Path | None = None, /, **options: object) -> Calibrations:
     """Turn measured trials into a kept correction, or show, list, remove or suggest.
 
     Args:
@@ -214,8 +214,7 @@ def calibrate(request: Calibrate | str | Path, /, **options: object) -> Calibrat
     Raises:
         InputError: Options contradict, or no trial can serve.
     """
-    first = request if isinstance(request, Calibrate) else Calibrate(sources=(Path(request),))
-    request = request_of(Calibrate, first, options)
+    request = request_of(Calibrate, request, options)
     if request.suggest:
         return _suggested(request)
     _require_nothing_for_suggest(request)

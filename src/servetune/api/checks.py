@@ -13,7 +13,7 @@ import msgspec
 from servetune import __version__
 from servetune.api.frames import frame
 from servetune.api.notes import progress
-from servetune.api.request import Request, checked, request_of
+from servetune.api.request import Request, request_of
 from servetune.engines import ENGINES, engine
 from servetune.errors import InputError, ServetuneError, UnknownName
 from servetune.hardware.detect import device_for_card
@@ -393,7 +393,7 @@ def doctor(request: Doctor | None = None, /, **options: object) -> Checkup:
         >>> {"system", "memory"} <= {each.subject for each in st.doctor().findings}
         True
     """
-    request = request_of(Doctor, request, options) if request else checked(Doctor, options)
+    request = request_of(Doctor, request, options)
     findings = machine_findings()
     if not request.load:
         return Checkup(findings=tuple(findings))

@@ -624,7 +624,7 @@ TARGETS: dict[str, type[SageMakerDeployment | ServiceDeployment]] = {
 
 
 def render(
-    request: SageMakerDeployment | ServiceDeployment | str | Path,
+    request: SageMakerDeployment | ServiceDeployment | str | Path | None = None,
     /,
     *,
     target: str = "sagemaker",
@@ -647,7 +647,7 @@ def render(
     """
     if target not in TARGETS:
         raise UnknownName("target", target, TARGETS)
-    kind = TARGETS[target] if isinstance(request, str | Path) else type(request)
+    kind = type(request) if isinstance(request, Request) else TARGETS[target]
     rendered: Rendered = request_of(kind, request, options).render()
     if rendered.folder is not None:
         write(rendered.bundle, rendered.folder)

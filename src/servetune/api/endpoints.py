@@ -150,7 +150,11 @@ class _Endpoint(NamedTuple):
 
 
 def apply(
-    request: Apply | str | Path, /, *, on_progress: OnProgress | None = None, **options: object
+    request: Apply | str | Path | None = None,
+    /,
+    *,
+    on_progress: OnProgress | None = None,
+    **options: object,
 ) -> Deployment:
     """Make the endpoint of a bundle, or go on where an earlier run stopped.
 
@@ -198,7 +202,11 @@ def make_endpoint(
 
 
 def update(
-    request: Update | str | Path, /, *, on_progress: OnProgress | None = None, **options: object
+    request: Update | str | Path | None = None,
+    /,
+    *,
+    on_progress: OnProgress | None = None,
+    **options: object,
 ) -> EndpointChange:
     """Roll a running endpoint over to its bundle, a batch at a time.
 
@@ -222,7 +230,7 @@ def update(
     return EndpointChange(endpoint=deployment.endpoint, changes=tuple(completed(work())))
 
 
-def status(request: Status | str, /, **options: object) -> EndpointStatus:
+def status(request: Status | str | None = None, /, **options: object) -> EndpointStatus:
     """The resources of an endpoint and how each is.
 
     Args:
@@ -234,7 +242,7 @@ def status(request: Status | str, /, **options: object) -> EndpointStatus:
     return EndpointStatus(endpoint=about.name, region=about.region, rows=tuple(rows))
 
 
-def logs(request: Logs | str, /, **options: object) -> tuple[str, ...]:
+def logs(request: Logs | str | None = None, /, **options: object) -> tuple[str, ...]:
     """The last lines of an endpoint's containers, credentials taken out.
 
     Args:
@@ -258,7 +266,11 @@ def logs(request: Logs | str, /, **options: object) -> tuple[str, ...]:
 
 
 def delete(
-    request: Delete | str, /, *, on_progress: OnProgress | None = None, **options: object
+    request: Delete | str | None = None,
+    /,
+    *,
+    on_progress: OnProgress | None = None,
+    **options: object,
 ) -> EndpointChange:
     """Delete all resources of an endpoint, in the order that SageMaker allows.
 

@@ -226,7 +226,7 @@ Estimated: TypeAlias = Estimation | Ranking | MachineComparison | TablePredictio
 """What `estimate` gives: one plan, a sweep, a comparison of machines, or a table."""
 
 
-def estimate(request: Estimate | str, /, **options: object) -> Estimated:
+def estimate(request: Estimate | str | None = None, /, **options: object) -> Estimated:
     """Fit, latency, throughput, limits and cost of a model on a machine.
 
     Nothing is run or downloaded where the catalogue, a folder or the hub's cache has the model.

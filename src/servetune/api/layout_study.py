@@ -79,7 +79,9 @@ class ComparedLayouts(msgspec.Struct, frozen=True, kw_only=True):
         return frame(self.rows)
 
 
-def study_layouts(request: StudyLayouts | str | Path, /, **options: object) -> ComparedLayouts:
+def study_layouts(
+    request: StudyLayouts | str | Path | None = None, /, **options: object
+) -> ComparedLayouts:
     """Compare tensor parallelism with copies at equal accelerators, and numbers of instances.
 
     Args:

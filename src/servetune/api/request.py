@@ -148,13 +148,14 @@ def _field(described: inspect.Field, group: str, part: tuple[str, ...]) -> Field
 
 
 def request_of(
-    kind: type[RequestT], first: RequestT | str | Path, options: Mapping[str, Any]
+    kind: type[RequestT], first: RequestT | str | Path | None, options: Mapping[str, Any]
 ) -> RequestT:
     """The request that a verb's function was called with.
 
     Args:
         kind: Type of the verb's request.
-        first: The whole request, or the value of its first required field.
+        first: The whole request, or the value of its first required field; `None` where that is
+            among the options.
         options: Fields by name; they change a request that is given whole.
 
     Raises:
@@ -163,7 +164,9 @@ def request_of(
     """
     if isinstance(first, kind):
         values = {each.name: each.value(first) for each in fields_of(kind)}
-        return checked(kind, {**values, **options})
+        return checked(kind, {**values, **_without_parts(kind, options)})
+    if first is None:
+        return checked(kind, options)
     name = kind.first or next(each.name for each in fields_of(kind) if each.required)
     if name in options:
         raise InputError(f"{name} is given twice", hint=f"leave {name}= out")
@@ -181,6 +184,7 @@ def checked(kind: type[RequestT], values: Mapping[str, Any]) -> RequestT:
         UnknownName: There is no such field, or no such choice.
     """
     fields = {each.name: each for each in fields_of(kind)}
+    values = _without_parts(kind, values)
     for name in values:
         if name not in fields:
             raise _unknown(kind, name)
@@ -197,6 +201,19 @@ def checked(kind: type[RequestT], values: Mapping[str, Any]) -> RequestT:
         raise _refusal(kind, str(error)) from None
 
 
+def _without_parts(kind: type[Request], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values with the fields of a part, such as `machine=Machine(gpu="L4")`, in its place."""
+    of_parts: dict[str, Any] = {}
+    plain: dict[str, Any] = {}
+    for name, value in values.items():
+        inside = [each.name for each in fields_of(kind) if each.part[-1:] == (name,)]
+        if inside and isinstance(value, msgspec.Struct):
+            of_parts |= {each: getattr(value, each) for each in inside if hasattr(value, each)}
+        else:
+            plain[name] = value
+    return of_parts | plain
+
+
 def _unknown(kind: type[Request], name: str) -> UnknownName:
     """Error about a name that is no field; other spellings of an option lead to its field."""
     option = f"--{name.replace('_', '-')}"
@@ -211,8 +228,12 @@ def _as_field(field: Field, value: Any) -> Any:
     value = plain(value)
     if isinstance(value, Mapping) and field.option.metavar == "JSON":
         return msgspec.json.encode(value).decode()
+    if field.option.metavar == "LIMITS" and isinstance(value, list | tuple):
+        return ";".join(map(str, value))
     if not field.many:
         return _scalar(field, value)
+    if value is None:
+        return ()
     listed = _listed(field, value)
     if listed is None:
         return value
@@ -236,7 +257,9 @@ def _listed(field: Field, value: Any) -> Iterable[Any] | None:
 
 
 def _scalar(field: Field, value: Any) -> Any:
-    """One plain value of a field, a number or a path as text where it has text."""
+    """One plain value of a field: text where it has text, a number where it has a number."""
+    if isinstance(value, str) and isinstance(field.type, inspect.IntType | inspect.FloatType):
+        return _number(value)
     text = isinstance(field.type, inspect.StrType) and not isinstance(value, bool)
     return str(value) if text and isinstance(value, int | float | Path) else value
 
@@ -287,7 +310,7 @@ def _chosen(field: Field, value: Any) -> Any:
 def _decoded(kind: type, value: Any) -> Any:
     if kind is Path and isinstance(value, str | Path):
         return Path(value)
-    raise NotImplementedError(f"no value of {kind} can be read")
+    raise TypeError(f"expected a path, got {type(value).__name__}")
 
 
 def _refusal(kind: type[Request], reason: str) -> InputError:
@@ -296,7 +319,7 @@ def _refusal(kind: type[Request], reason: str) -> InputError:
     name = path.rstrip("`").rpartition(".")[2]
     for json_word, word in (("array", "list"), ("object", "table")):
         message = message.replace(f"`{json_word}", f"`{word}")
-    message = message.replace(" | null", "")
+    message = message.replace(" | null", "").replace("`null`", "None")
     if name:
         field = next((each for each in fields_of(kind) if each.name == name.split("[")[0]), None)
         return InputError(

@@ -264,7 +264,7 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def simulate(
-    request: Simulation | str, /, **options: object
+    request: Simulation | str | None = None, /, **options: object
 ) -> SimulationResult | SimulationComparison:
     """Serve a load in virtual time: what a trial would measure, in seconds and without a GPU.
 

@@ -63,7 +63,7 @@ class SimulationServer(Request, frozen=True, kw_only=True):
     faults: Faults = Faults()
 
 
-def serve_simulation(request: SimulationServer | str, /, **options: object) -> None:
+def serve_simulation(request: SimulationServer | str | None = None, /, **options: object) -> None:
     """Serve until the process is told to stop (SIGINT, SIGTERM); for the main thread.
 
     What it serves, its address and its log are progress (`logging`, level INFO).

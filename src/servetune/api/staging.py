@@ -122,7 +122,7 @@ class StagingPlan(msgspec.Struct, frozen=True, kw_only=True):
         return sum(each.size_bytes for each in self.files)
 
 
-def plan_staging(request: Staging | str, /, **options: object) -> StagingPlan:
+def plan_staging(request: Staging | str | None = None, /, **options: object) -> StagingPlan:
     """Files that `stage` would send; nothing is sent.
 
     Args:
@@ -147,7 +147,7 @@ def plan_staging(request: Staging | str, /, **options: object) -> StagingPlan:
 
 
 def stage(
-    request: Staging | str,
+    request: Staging | str | None = None,
     /,
     *,
     on_progress: Callable[[str], None] | None = None,

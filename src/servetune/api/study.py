@@ -126,7 +126,11 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tune(
-    request: Study | str, /, *, on_progress: OnProgress | None = None, **options: object
+    request: Study | str | None = None,
+    /,
+    *,
+    on_progress: OnProgress | None = None,
+    **options: object,
 ) -> StudyResult:
     """Run or simulate every combination of server and client settings.
 
@@ -163,6 +167,8 @@ def tune(
         >>> len(found.planned), found.planned[0].loads[0]["max_concurrency"]
         (2, 8)
     """
+    if on_progress is not None and not callable(on_progress):
+        raise InputError("on_progress is no function", hint="it is called with a TrialDone")
     study = request_of(Study, request, options)
     setup = study_setup(study)
     nothing = Trials(records=(), constraints=setup.context.constraints)

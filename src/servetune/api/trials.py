@@ -261,7 +261,7 @@ class Pick(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(lines)
 
 
-def recommend(request: Recommend | str | Path, /, **options: object) -> Pick:
+def recommend(request: Recommend | str | Path | None = None, /, **options: object) -> Pick:
     """The best configuration of a journal or summary, and why.
 
     Args:
@@ -333,7 +333,7 @@ class Reported(msgspec.Struct, frozen=True, kw_only=True):
     artifacts: Artifacts
 
 
-def write_report(request: Report | str | Path, /, **options: object) -> Reported:
+def write_report(request: Report | str | Path | None = None, /, **options: object) -> Reported:
     """Make the summary and the dashboard of a journal, a summary or a record.
 
     Args:
