@@ -230,7 +230,9 @@ def test_every_verb_can_be_called_with_keywords_alone(tmp_path):
     assert st.recommend(source=published, objective="throughput").feasible
     assert st.render(source=published, dry_run=True).plan.model == "Qwen/Qwen3-4B"
     assert st.study_layouts(source=published).rows
-    assert st.plan_staging(where="s3://b/x/", model="Qwen/Qwen3-4B", as_job=True, role_arn=ROLE).job
+    assert st.plan_staging(
+        where="s3://bucket/x/", model="Qwen/Qwen3-4B", as_job=True, role_arn=ROLE
+    ).job
     assert isinstance(st.calibrate(list=True).names, tuple)
     with pytest.raises(InputError, match="tune needs model") as missing:
         st.tune(gpu="L4")

@@ -285,7 +285,12 @@ def _typed(piece: str, value_type: type | None, name: str, at: int, text: str) -
             return number
     else:
         return _json(piece, at, text)
-    raise GrammarError(f"{name} takes {_type_name(value_type)}, got '{piece}'", text, at)
+    raise GrammarError(
+        f"{name} takes {_type_name(value_type)}, got '{piece}'",
+        text,
+        at,
+        hint="give one value, or several as a list",
+    )
 
 
 def _inferred(piece: str, at: int, text: str) -> Value:
