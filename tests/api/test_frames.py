@@ -21,6 +21,7 @@ WITHOUT = {
     "Rendered": "files",
     "RenderedEndpoint": "files",
     "Reported": "files; Trials.df has what they are about",
+    "SimulationProgress": "one moment",
     "TrialDone": "one trial",
     "Finding": "one row of Checkup.df",
     "Machine": "options",

@@ -138,3 +138,33 @@ def test_a_result_shows_its_table_and_not_every_request():
 def test_trials_show_their_ranking():
     trials = st.read("examples/published/qwen3-4b-4xl4.jsonl")
     assert "Throughput pick: concurrency 128" in repr(trials)
+
+
+def test_progress_counts_the_requests_in_virtual_time():
+    moments = []
+    options = {"gpu": "L4", "concurrency": 8, "input_tokens": 64, "output_tokens": 16}
+    found = st.simulate(MODEL, **options, requests=250, on_progress=moments.append)
+    assert [each.done for each in moments] == [*range(3, 250, 3), 250]
+    assert {each.total for each in moments} == {250}
+    times = [each.time_s for each in moments]
+    assert times == sorted(times)
+    assert times[-1] == max(record.end_s for record in found.run.records)
+    silent = st.simulate(MODEL, **options, requests=250)
+    assert silent.record.results == found.record.results
+
+
+def test_progress_counts_the_trials_of_a_comparison():
+    moments = []
+    st.simulate(compare="examples/published/qwen3-4b-4xl4.jsonl", on_progress=moments.append)
+    assert [(each.done, each.total, each.time_s) for each in moments] == [
+        (done, 3, None) for done in (1, 2, 3)
+    ]
+
+
+def test_what_a_callback_raises_ends_the_simulation(tmp_path):
+    def stop(_):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        st.simulate(MODEL, gpu="L4", concurrency=2, on_progress=stop, out=tmp_path / "new")
+    assert not (tmp_path / "new").exists()

@@ -18,7 +18,7 @@ from servetune.perf.sim import SimulatedRun
 from servetune.perf.sim.admission import Limit, limits_of
 from servetune.perf.sim.sequence import SchedulerConfig
 from servetune.perf.sim.serving import EngineLayout, RequestOverhead
-from servetune.perf.sim.simulation import ClientLoad, _Simulation, run_requests
+from servetune.perf.sim.simulation import ClientLoad, RunOptions, _Simulation, run_requests
 from servetune.perf.sim.variants import InterruptingVariant, PrefillFirstVariant
 from servetune.plan import Plan
 from servetune.workload import LengthLaws, Poisson, Workload
@@ -80,7 +80,9 @@ def shown(record: Record) -> tuple[str, float, float, int]:
 
 
 def test_a_client_gives_up_at_its_limit_and_the_next_has_the_place() -> None:
-    run = run_requests(requests(3, 9, 2), ONE_PLACE, LAW, ClientLoad(timeout_s=5.5))
+    run = run_requests(
+        requests(3, 9, 2), ONE_PLACE, LAW, ClientLoad(options=RunOptions(timeout_s=5.5))
+    )
     assert [shown(each) for each in run.records] == [
         ("ok", 0.0, 3.0, 3),
         ("timeout", 0.0, 5.5, 2),  # the token at 6 s came too late
@@ -91,12 +93,12 @@ def test_a_client_gives_up_at_its_limit_and_the_next_has_the_place() -> None:
 
 
 def test_an_answer_that_is_whole_at_the_limit_is_no_failure() -> None:
-    run = run_requests(requests(3), ONE_PLACE, LAW, ClientLoad(timeout_s=3.0))
+    run = run_requests(requests(3), ONE_PLACE, LAW, ClientLoad(options=RunOptions(timeout_s=3.0)))
     assert shown(run.records[0]) == ("ok", 0.0, 3.0, 3)
 
 
 def test_a_user_goes_on_at_once_after_a_time_out() -> None:
-    load = ClientLoad(closed_loop=True, max_concurrency=1, timeout_s=4.5)
+    load = ClientLoad(closed_loop=True, max_concurrency=1, options=RunOptions(timeout_s=4.5))
     run = run_requests(requests(9, 2), ONE_PLACE, LAW, load)
     # The step that had begun is finished before the place is free.
     assert [shown(each) for each in run.records] == [
@@ -108,7 +110,7 @@ def test_a_user_goes_on_at_once_after_a_time_out() -> None:
 def test_turns_after_a_turn_that_failed_are_never_asked() -> None:
     first, second, other = requests(9, 2, 2)
     second = msgspec.structs.replace(second, follows=0, session=0, turn=1)
-    load = ClientLoad(closed_loop=True, max_concurrency=1, timeout_s=4.5)
+    load = ClientLoad(closed_loop=True, max_concurrency=1, options=RunOptions(timeout_s=4.5))
     run = run_requests((first, second, other), ONE_PLACE, LAW, load)
     assert [each.index for each in run.records] == [0, 2]
 
@@ -191,8 +193,7 @@ def test_nothing_is_answered_late_and_everything_is_given_back(
         closed_loop=users is not None,
         max_concurrency=users,
         overhead=RequestOverhead(request_s=0.1),
-        timeout_s=timeout_s,
-        each_token=each_token,
+        options=RunOptions(timeout_s=timeout_s, each_token=each_token),
     )
     layout = limited("max_concurrent_requests", most, "tgi") if most else EngineLayout()
     run = _Simulation(asked, config, LAW, load, layout)
@@ -229,7 +230,7 @@ def overloaded(timeout_s: float | None, **fields: object) -> SimulatedRun:
         LengthLaws.ranged(500, 200, 0.5), request_count=600, arrivals=Poisson(16.0), seed=3
     )
     plan = Plan(model="m", **({"max_model_len": 4096} | fields))  # type: ignore[arg-type]
-    return simulate(plan, SHAPE, NODE, load, timeout_s=timeout_s)
+    return simulate(plan, SHAPE, NODE, load, options=RunOptions(timeout_s=timeout_s))
 
 
 @pytest.mark.parametrize("fields", [{}, {"prefill_replicas": 1}, {"replicas": 2}])
@@ -238,7 +239,7 @@ def test_a_limit_that_nobody_reaches_changes_nothing(fields: dict[str, object]) 
     machine = node(gpu="L4", count=2)
     load = Workload.of(LengthLaws.fixed(500, 100), request_count=60, arrivals=Poisson(2.0), seed=3)
     free = simulate(plan, SHAPE, machine, load)
-    assert simulate(plan, SHAPE, machine, load, timeout_s=1e6) == free
+    assert simulate(plan, SHAPE, machine, load, options=RunOptions(timeout_s=1e6)) == free
 
 
 def test_time_outs_relieve_an_overloaded_server_and_cost_goodput() -> None:
@@ -255,7 +256,7 @@ def test_time_outs_relieve_an_overloaded_server_and_cost_goodput() -> None:
 def test_a_prompt_that_is_computed_elsewhere_is_given_up_wherever_it_is() -> None:
     plan = Plan(model="m", max_model_len=4096, prefill_replicas=1)
     load = Workload.of(LengthLaws.fixed(2000, 50), request_count=80, arrivals=Poisson(9.0), seed=1)
-    run = simulate(plan, SHAPE, node(gpu="L4", count=2), load, timeout_s=6.0)
+    run = simulate(plan, SHAPE, node(gpu="L4", count=2), load, options=RunOptions(timeout_s=6.0))
     outcomes = {each.outcome for each in run.records}
     assert outcomes == {"ok", "timeout"}
     assert len(run.records) == 80

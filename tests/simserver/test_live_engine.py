@@ -10,7 +10,7 @@ from servetune.perf.roofline.step import step_law
 from servetune.perf.sim.disaggregation import CacheTransfer, PrefillPool
 from servetune.perf.sim.sequence import SchedulerConfig
 from servetune.perf.sim.serving import EngineLayout, RequestOverhead
-from servetune.perf.sim.simulation import ClientLoad, run_requests
+from servetune.perf.sim.simulation import ClientLoad, RunOptions, run_requests
 from servetune.perf.sim.variants import InterruptingVariant, PrefillFirstVariant
 from servetune.plan import Plan
 from servetune.simserver.live_engine import LiveEngine, LiveRequest
@@ -227,7 +227,7 @@ def test_the_account_adds_up(law, config):
 @pytest.mark.parametrize("seed", [1, 2])
 def test_clients_that_give_up_leave_a_server_as_they_leave_the_simulator(law, config, seed):
     requests = traffic(seed, rate_per_s=12.0)
-    load = ClientLoad(overhead=OVERHEAD, timeout_s=4.0)
+    load = ClientLoad(overhead=OVERHEAD, options=RunOptions(timeout_s=4.0))
     truth = run_requests(requests, config, law, load)
     engine = LiveEngine(config, law, overhead=OVERHEAD)
     gone = [(r.index, r.end_s) for r in truth.records if r.outcome == "timeout"]

@@ -14,7 +14,7 @@ from servetune.perf.sim import SimulatedRun
 from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.sequence import SchedulerConfig, Sequence
 from servetune.perf.sim.serving import EngineLayout
-from servetune.perf.sim.simulation import ClientLoad, known_pieces, run_requests
+from servetune.perf.sim.simulation import ClientLoad, RunOptions, known_pieces, run_requests
 from servetune.workload.request import Request
 
 
@@ -355,7 +355,12 @@ def test_records_without_each_token_say_the_same_of_latencies_and_throughput() -
     requests = random_requests(1)
     results = []
     for each_token in (True, False):
-        result = serve(requests, rules(**SYSTEMS["tight"]), LoadLaw(), each_token=each_token)
+        result = serve(
+            requests,
+            rules(**SYSTEMS["tight"]),
+            LoadLaw(),
+            options=RunOptions(each_token=each_token),
+        )
         assert max(len(r.chunk_times_s) for r in result.records) > 2 or not each_token
         results.append(summarize(result.records, duration_s=result.duration_s, extras=False))
     exact, lean = results

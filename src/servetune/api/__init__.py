@@ -60,7 +60,12 @@ if TYPE_CHECKING:
     from servetune.api.request import Request, fields_of, schema
     from servetune.api.shared_options import Machine
     from servetune.api.simulated_comparison import SimulationComparison
-    from servetune.api.simulation import Simulation, SimulationResult, simulate
+    from servetune.api.simulation import (
+        Simulation,
+        SimulationProgress,
+        SimulationResult,
+        simulate,
+    )
     from servetune.api.simulation_server import SimulationServer, serve_simulation
     from servetune.api.staging import Staging, StagingPlan, plan_staging, stage
     from servetune.api.study import PlannedServer, StudyResult, TrialDone, tune
@@ -116,6 +121,7 @@ __all__ = [
     "ServiceDeployment",
     "Simulation",
     "SimulationComparison",
+    "SimulationProgress",
     "SimulationResult",
     "SimulationServer",
     "Staging",
@@ -175,7 +181,7 @@ _NAMES: Mapping[str, str] = {
     "request": "Request fields_of schema",
     "shared_options": "Machine",
     "simulated_comparison": "SimulationComparison",
-    "simulation": "Simulation SimulationResult simulate",
+    "simulation": "Simulation SimulationProgress SimulationResult simulate",
     "simulation_server": "SimulationServer serve_simulation",
     "staging": "Staging StagingPlan plan_staging stage",
     "study": "PlannedServer StudyResult TrialDone tune",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,7 +79,11 @@ class SimulationComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_with_simulation(
-    path: Path, model: str | None, machine: Node | None, kept: KeptCalibration | None
+    path: Path,
+    model: str | None,
+    machine: Node | None,
+    kept: KeptCalibration | None,
+    ended: Callable[[int, int], None],
 ) -> SimulationComparison:
     """Simulate the measured trials of a file.
 
@@ -87,6 +92,7 @@ def compare_with_simulation(
         model: Model; that of each record if `None`.
         machine: Machine; that of each record if `None`.
         kept: Calibration that corrects the simulation.
+        ended: Called after each trial with the number of trials so far, and of all.
 
     Raises:
         InputError: The file holds no measured trial that can be simulated.
@@ -100,7 +106,9 @@ def compare_with_simulation(
     names = varying(records)
     pairs: list[PredictionPair] = []
     left_out: list[LeftOut] = []
-    for measured in records:
+    for number, measured in enumerate(records):
+        if number:
+            ended(number, len(records))
         label = label_of(measured, names)
         try:
             again = simulated_again(measured, _context_of(measured, model, machine, kept))
@@ -112,6 +120,7 @@ def compare_with_simulation(
                 label=label, key=measured.key, predicted=again.results, measured=measured.results
             )
         )
+    ended(len(records), len(records))
     if not pairs:
         first = left_out[0]
         raise InputError(

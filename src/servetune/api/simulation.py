@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import itertools
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -30,7 +31,7 @@ from servetune.api.simulated_comparison import SimulationComparison, compare_wit
 from servetune.api.trials import write_artifacts
 from servetune.engines import DEFAULT_ENGINE, check_weights, engine, recorded_engine
 from servetune.errors import InputError, StoreError
-from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
+from servetune.metrics import LATENCIES, Constraint, Record, parse_constraints, unmet
 from servetune.models import load_shape
 from servetune.option import Count, Fraction, NonNegative, NonNegativeCount, Positive, option
 from servetune.perf.sim import SimulatedRun, describe_scheduler, without_effect
@@ -263,13 +264,65 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
         return frame(self.run.records)
 
 
+class SimulationProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """Progress of a simulation: requests that have ended, or trials with `compare`.
+
+    Attributes:
+        done: Number of requests, or of trials, that have ended.
+        total: Number of all; a run that ends after a time may need fewer, or more.
+        time_s: Virtual time in seconds; `None` for trials.
+    """
+
+    done: int
+    total: int
+    time_s: float | None = None
+
+
+OnProgress = Callable[[SimulationProgress], None]
+"""Callback of a simulation; what it raises ends the simulation."""
+
+#: Calls of a callback in one simulation, at most; one request may take some microseconds.
+_MOST_CALLS = 100
+
+
+def _counted(on_progress: OnProgress | None, total: int) -> Callable[[Record], None] | None:
+    """Function that counts records, and reports each hundredth part of all."""
+    if on_progress is None:
+        return None
+    done = itertools.count(1)
+    each = max(1, -(-total // _MOST_CALLS))
+
+    def take(record: Record) -> None:
+        number = next(done)
+        if number % each == 0 or number == total:
+            on_progress(SimulationProgress(done=number, total=total, time_s=record.end_s))
+
+    return take
+
+
+def _counted_trials(on_progress: OnProgress | None) -> Callable[[int, int], None]:
+    """Function that reports the number of trials that have ended, of all."""
+
+    def take(done: int, total: int) -> None:
+        if on_progress is not None:
+            on_progress(SimulationProgress(done=done, total=total))
+
+    return take
+
+
 def simulate(
-    request: Simulation | str | None = None, /, **options: object
+    request: Simulation | str | None = None,
+    /,
+    *,
+    on_progress: OnProgress | None = None,
+    **options: object,
 ) -> SimulationResult | SimulationComparison:
     """Serve a load in virtual time: what a trial would measure, in seconds and without a GPU.
 
     Args:
         request: The request, or the model.
+        on_progress: Called with a `SimulationProgress` up to a hundred times; with `compare`
+            after each trial.
         options: Fields of `Simulation`.
 
     Returns:
@@ -299,6 +352,7 @@ def simulate(
             request.model,
             machine.node() if machine else None,
             request.correction.kept(),
+            _counted_trials(on_progress),
         )
     trial, context = simulated_trial(request)
     artifacts = Artifacts(request.out, STEM) if request.out else None
@@ -308,7 +362,9 @@ def simulate(
         engine(request.plan.engine), trial.plan, allow_unknown=request.plan.allow_unknown
     )
     note_idle(without_effect(trial.plan))
-    record, run = simulated_with_requests(trial, context)
+    record, run = simulated_with_requests(
+        trial, context, _counted(on_progress, trial.workload.request_count)
+    )
     if request.token_times and record.results["server"]["itl_is_tpot"]:
         raise InputError(
             "token times are not kept for so many requests", hint="leave --token-times out"

@@ -6,6 +6,7 @@ Measured trials can be simulated again, with every request's record.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 
 import msgspec
 
@@ -14,9 +15,10 @@ from servetune.errors import InputError, PlanError
 from servetune.hardware.device import Node
 from servetune.json_value import JsonObject
 from servetune.metrics import Constraint
+from servetune.metrics.record import Record
 from servetune.models.shape import NetworkShape
 from servetune.perf import Calibration
-from servetune.perf.sim import SimulatedRun, describe_scheduler, simulate
+from servetune.perf.sim import RunOptions, SimulatedRun, describe_scheduler, simulate
 from servetune.plan import Plan
 from servetune.store import Failure, Results, TrialRecord, trial_key
 from servetune.trials.failures import no_answer
@@ -50,12 +52,19 @@ def simulated_results(
         PlanError: The plan does not fit the model or the machine.
     """
     simulation = simulate(
-        plan, shape, node, workload, calibration=calibration, timeout_s=request_timeout_s
+        plan,
+        shape,
+        node,
+        workload,
+        calibration=calibration,
+        options=RunOptions(timeout_s=request_timeout_s),
     )
     return simulation_results(simulation, request_limits=request_limits, percentiles=percentiles)
 
 
-def simulation_of(trial: Trial, study: StudyContext) -> tuple[Results, SimulatedRun]:
+def simulation_of(
+    trial: Trial, study: StudyContext, on_record: Callable[[Record], None] | None = None
+) -> tuple[Results, SimulatedRun]:
     """Results of a trial, and the simulation with the records of its requests.
 
     A workload with a duration and no number of requests gets as many as the duration needs.
@@ -85,8 +94,11 @@ def simulation_of(trial: Trial, study: StudyContext) -> tuple[Results, Simulated
             study.node,
             workload,
             calibration=calibration,
-            each_token=workload.request_count <= MOST_WITH_EACH_TOKEN,
-            timeout_s=study.request_timeout_s,
+            options=RunOptions(
+                timeout_s=study.request_timeout_s,
+                each_token=workload.request_count <= MOST_WITH_EACH_TOKEN,
+                on_record=on_record,
+            ),
         )
         if not (open_ended and _ran_out(simulation, workload)):
             break
@@ -150,14 +162,16 @@ _DEPLOYMENT_SETTINGS = (REPLICAS, "prefill_replicas", "kv_link")
 _DRAFT_SETTINGS = ("draft_tokens", "draft_method", "draft_acceptance_fraction")
 
 
-def simulated_with_requests(trial: Trial, study: StudyContext) -> tuple[TrialRecord, SimulatedRun]:
+def simulated_with_requests(
+    trial: Trial, study: StudyContext, on_record: Callable[[Record], None] | None = None
+) -> tuple[TrialRecord, SimulatedRun]:
     """Trial in virtual time: its record, and the records of its requests.
 
     Raises:
         PlanError: The plan cannot run, or a request can never be served by it.
         InputError: No request is due.
     """
-    results, simulation = simulation_of(trial, study)
+    results, simulation = simulation_of(trial, study, on_record)
     one = _one_engine(trial.plan)
     silent = (*_DEPLOYMENT_SETTINGS, *_DRAFT_SETTINGS)
     settings = {k: v for k, v in trial.server_args.items() if k not in silent}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -90,9 +91,8 @@ def simulate(
     *,
     coefficients: Coefficients | None = None,
     calibration: Calibration | None = None,
-    each_token: bool = True,
     transfer: CacheTransfer | None = None,
-    timeout_s: float | None = None,
+    options: RunOptions | None = None,
 ) -> SimulatedRun:
     """Simulate a workload on a plan in virtual time.
 
@@ -107,10 +107,9 @@ def simulate(
         workload: Requests and their arrivals.
         coefficients: Coefficients of the step law.
         calibration: Calibration by measured runs of this model on this machine.
-        each_token: Whether records have the time of every token; see `ClientLoad`.
         transfer: Transfer of prompts' caches to the servers that decode, where the plan has
             `prefill_replicas`; that of the node's link if omitted.
-        timeout_s: Time limit of each request, from when it is sent; `None` for no limit.
+        options: Time limit of requests, and what becomes of records.
 
     Raises:
         PlanError: The plan does not fit, or a request could never be served by it.
@@ -149,8 +148,7 @@ def simulate(
         ),
         waits=closed_loop_waits(workload, requests, filled, law, chosen),
         stop_s=workload.duration_s,
-        timeout_s=timeout_s,
-        each_token=each_token,
+        options=options or RunOptions(),
     )
     layout = EngineLayout(
         replicas=filled.replicas,
@@ -162,6 +160,24 @@ def simulate(
     return run_requests(requests, config, law, load, layout)
 
 
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a simulated run: time limit of requests, and what becomes of records.
+
+    Attributes:
+        timeout_s: Time after sending at which a client gives a request up and goes on; the engine
+            computes it no further then. `None` for no limit.
+        each_token: Whether records have the time of every token. Otherwise an answer is two
+            pieces, its first token and the rest: latencies, TPOT and throughputs stay exact, gaps
+            between tokens become each request's mean gap, and a million requests need a third of
+            the memory.
+        on_record: Function that takes the record of each request as it ends.
+    """
+
+    timeout_s: float | None = None
+    each_token: bool = True
+    on_record: Callable[[Record], None] | None = None
+
+
 class ClientLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Load of a run: how clients send its requests, and when it is stopped.
 
@@ -171,12 +187,7 @@ class ClientLoad(msgspec.Struct, frozen=True, kw_only=True):
         overhead: Time from sending to the scheduler's queue.
         waits: Further waiting of closed loops.
         stop_s: Time at which the run is stopped; `None` to let it end.
-        timeout_s: Time after sending at which a client gives a request up and goes on; the engine
-            computes it no further then. `None` for no limit.
-        each_token: Whether records have the time of every token. Otherwise an answer is two
-            pieces, its first token and the rest: latencies, TPOT and throughputs stay exact, gaps
-            between tokens become each request's mean gap, and a million requests need a third of
-            the memory.
+        options: Time limit of requests, and what becomes of records.
     """
 
     closed_loop: bool = False
@@ -184,8 +195,7 @@ class ClientLoad(msgspec.Struct, frozen=True, kw_only=True):
     overhead: RequestOverhead = RequestOverhead()
     waits: ClosedLoopWaits = ClosedLoopWaits()
     stop_s: float | None = None
-    timeout_s: float | None = None
-    each_token: bool = True
+    options: RunOptions = RunOptions()
 
 
 _OPEN_LOOP, _ONE_RANK = ClientLoad(), EngineLayout()
@@ -232,7 +242,7 @@ def run_requests(
         saturated=run.saturated,
         admitted_s=tuple(run.admitted_s[record.index] for record in records),
         kv_use=run.kv_use.points(),
-        each_token=load.each_token,
+        each_token=load.options.each_token,
     )
 
 
@@ -439,14 +449,14 @@ class _Simulation(ServingCore[_SimulatedRank]):
         answer = GeneratedTokens(0, ())
         if request.rank is not None and request.sequence is not None:
             scheduler, late = request.rank.scheduler, outcome == "timeout"
-            each_token = self._load.each_token
+            each_token = self._load.options.each_token
             answer = scheduler.generated_tokens(request.sequence, each_token=each_token or late)
             if late:
                 answer = answer.until(end_s, each_token=each_token)
         first = request.prefill_sequence or request.sequence
         if first is not None:
             self.admitted_s[index] = first.admitted_s
-        self.records[index] = Record(
+        record = Record(
             index=index,
             input_tokens=source.input_tokens,
             output_tokens=answer.tokens,
@@ -461,6 +471,9 @@ class _Simulation(ServingCore[_SimulatedRank]):
             session=source.session,
             turn=source.turn,
         )
+        self.records[index] = record
+        if self._load.options.on_record is not None:
+            self._load.options.on_record(record)
 
     def refuse(self, request: ServedRequest, limit: Limit, now_s: float) -> None:
         """Record the error with which the engine answers at once; its user goes on."""
@@ -521,7 +534,7 @@ class _Simulation(ServingCore[_SimulatedRank]):
 
     def _record_given_up(self, request: _SimulatedRequest) -> None:
         assert request.gave_up_s is not None
-        why = f"no whole answer within {self._load.timeout_s:g} s"
+        why = f"no whole answer within {self._load.options.timeout_s:g} s"
         self._record(request, "timeout", end_s=request.gave_up_s, detail=why)
         if request.rank is not None and request.sequence is not None:
             request.rank.scheduler.forget(request.sequence)
@@ -599,8 +612,8 @@ class _Simulation(ServingCore[_SimulatedRank]):
             self._in_flight += 1
             taken_s = self._taken_in(self._sent_count, now_s)
             self._sent_count += 1
-            if self._load.timeout_s is not None:
-                self._await_deadline(request, self._load.timeout_s)
+            if self._load.options.timeout_s is not None:
+                self._await_deadline(request, self._load.options.timeout_s)
             self.expect(request, self._load.overhead.arrival_s(taken_s, request.prompt_tokens))
 
     def _taken_in(self, order: int, now_s: float) -> float:
