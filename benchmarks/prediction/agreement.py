@@ -22,7 +22,7 @@ import numpy as np
 from servetune.errors import PlanError
 from servetune.hardware import node
 from servetune.models import load_shape
-from servetune.perf import performance_at, simulate
+from servetune.perf import RunOptions, performance_at, simulate
 from servetune.plan import Plan
 from servetune.units import MS_PER_S
 from servetune.workload import SHAREGPT, LengthLaws, Workload
@@ -116,7 +116,7 @@ def compared(engine: str, place: tuple[str, str, int], load: str, users: int) ->
         requests = max(_LEAST_REQUESTS, _ROUNDS * users)
     workload = Workload.of(lengths, request_count=requests, concurrency=users)
     point = performance_at(shape, machine, plan, workload, users)
-    run = simulate(plan, shape, machine, workload, each_token=False)
+    run = simulate(plan, shape, machine, workload, options=RunOptions(each_token=False))
     records = sorted(run.records, key=lambda record: record.sent_s or 0.0)
     if users > 1:
         records = records[2 * users : -users]

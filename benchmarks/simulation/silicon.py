@@ -25,7 +25,7 @@ from fit_step_law import Problem, fitted  # noqa: E402
 from silicon import Measured, read  # noqa: E402
 
 from servetune.errors import ServetuneError  # noqa: E402
-from servetune.perf import performance_at, simulate  # noqa: E402
+from servetune.perf import RunOptions, performance_at, simulate  # noqa: E402
 from servetune.perf.roofline.coefficients import Coefficients  # noqa: E402
 from servetune.perf.roofline.factors import Factor, corrected  # noqa: E402
 from servetune.perf.roofline.steady_state import length_moments  # noqa: E402
@@ -100,7 +100,14 @@ def simulated(row: Measured, c: Coefficients) -> tuple[Triple, float]:
         concurrency=row.concurrency,
         warmup_count=0,
     )
-    run = simulate(row.plan, row.shape, row.node, workload, coefficients=c, each_token=False)
+    run = simulate(
+        row.plan,
+        row.shape,
+        row.node,
+        workload,
+        coefficients=c,
+        options=RunOptions(each_token=False),
+    )
     ttft_ms = 1e3 * float(np.mean([record.ttft_s for record in run.records]))
     tpot_ms = 1e3 * float(
         np.mean([(r.e2e_s - r.ttft_s) / max(1, r.output_tokens - 1) for r in run.records])

@@ -26,7 +26,7 @@ from servetune.engines import resolved
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf.roofline.step import step_law
-from servetune.perf.sim import SimulatedRun, simulate
+from servetune.perf.sim import RunOptions, SimulatedRun, simulate
 from servetune.perf.sim.sequence import SchedulerConfig
 from servetune.perf.sim.simulation import run_requests
 from servetune.plan import Plan
@@ -95,7 +95,7 @@ def run(
         shape,
         machine,
         workload,
-        each_token=each_token,
+        options=RunOptions(each_token=each_token),
     )
     return result, time.process_time() - started_s
 

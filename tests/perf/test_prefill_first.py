@@ -28,7 +28,7 @@ from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.scheduler_choice import scheduler_for, variant_of
 from servetune.perf.sim.scheduler_config import routing_of
 from servetune.perf.sim.sequence import SchedulerConfig, Sequence
-from servetune.perf.sim.simulation import ClientLoad, run_requests
+from servetune.perf.sim.simulation import ClientLoad, RunOptions, run_requests
 from servetune.perf.sim.variants import InterruptingVariant, PrefillFirstVariant, SchedulerVariant
 from servetune.plan import Plan
 from servetune.workload import LengthLaws, Poisson, Workload
@@ -148,7 +148,7 @@ def test_two_pieces_tell_the_same_times_as_all_tokens(variant: SchedulerVariant)
             requests,
             config(variant),
             OneSecond(),  # type: ignore[arg-type]
-            ClientLoad(each_token=each_token),
+            ClientLoad(options=RunOptions(each_token=each_token)),
         )
         for each_token in (True, False)
     )

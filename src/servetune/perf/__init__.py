@@ -5,7 +5,7 @@ from servetune.perf.roofline import Estimate, estimate, performance_at
 from servetune.perf.roofline.calibration import Anchor, Calibration, calibrated
 from servetune.perf.roofline.learning import learned_factors
 from servetune.perf.roofline.similarity import RunFeatures, most_informative, run_features
-from servetune.perf.sim import simulate
+from servetune.perf.sim import RunOptions, simulate
 
 __all__ = [
     "Anchor",
@@ -13,6 +13,7 @@ __all__ = [
     "Calibration",
     "Estimate",
     "RunFeatures",
+    "RunOptions",
     "Suggestion",
     "calibrated",
     "estimate",
