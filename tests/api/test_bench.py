@@ -169,3 +169,79 @@ def test_a_simulation_leaves_the_options_that_repeat_it(tmp_path):
     first = st.simulate(MODEL, gpu="L4", concurrency=2, requests=4, out=tmp_path / "sim")
     options = read_config(tmp_path / "sim" / "simulated.toml", st.Simulation)
     assert st.simulate(checked(st.Simulation, options)).record.results == first.record.results
+
+
+# levels
+
+
+def test_levels_run_one_after_another_with_prompts_of_their_own(server, tmp_path):
+    seen = []
+    found = st.bench(
+        server.url,
+        concurrency="2,1",
+        requests=6,
+        input_tokens="20",
+        output_tokens="4",
+        seed=5,
+        constraints="ttft:p99<=60s",
+        out=tmp_path / "o",
+        on_progress=lambda load, progress: seen.append((load.workload.concurrency, progress)),
+    )
+    assert isinstance(found, st.BenchLevels)
+    assert found.status == 0
+    assert [users for users, progress in seen if progress is None] == [2, 1]
+    assert [each.config.client_args["max_concurrency"] for each in found.records] == [2, 1]
+    assert [each.config.client_args["seed"] for each in found.records] == [5, 6]
+    assert [len(each.load.records) for each in found.levels] == [6, 6]
+    assert list(found.df["max_concurrency"]) == [2, 1]
+    assert found.largest == found.records[0]
+    assert found.knee in found.records
+    told = [body["prompt"] for body in server.bodies if body["max_tokens"] == 4]
+    assert len({tuple(prompt) for prompt in told}) == len(told), "no prompt is sent twice"
+    kept = st.read(tmp_path / "o" / "bench.jsonl")
+    assert [each.key for each in kept] == [each.key for each in found.records]
+    for level in ("2-users", "1-users"):
+        assert (tmp_path / "o" / level / "bench.requests.jsonl").is_file()
+    again = checked(st.Bench, read_config(tmp_path / "o" / "bench.toml", st.Bench))
+    assert again.concurrency == (2, 1)
+    assert "largest within ttft:p99<=60s: 2, and more was not tried" in str(found)
+
+
+def test_a_level_that_breaks_costs_no_level_before_it(server, tmp_path):
+    begun = []
+
+    def stop(load, progress):
+        begun.append(load)
+        if progress is None and load.client_args.get("request_rate") == 40.0:
+            raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        st.bench(
+            server.url,
+            rate=[60, 40],
+            requests=4,
+            input_tokens="20",
+            output_tokens="4",
+            out=tmp_path / "o",
+            on_progress=stop,
+        )
+    (kept,) = st.read(tmp_path / "o" / "bench.jsonl")
+    assert kept.results.completed == 4
+    assert (tmp_path / "o" / "bench.html").is_file()
+    assert (tmp_path / "o" / "60-per-s" / "bench.jsonl").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"concurrency": [1, 2], "rate": [1, 2]}, "both have several levels"),
+        ({"concurrency": [2, 2]}, "--concurrency names a level twice"),
+        ({"concurrency": [1, 2], "against": "x.jsonl"}, "compares one level with one trial"),
+        ({"concurrency": [1, 2], "trace": "t.csv"}, "a trace has its own times"),
+        ({"concurrency": [1, 0]}, "concurrency"),
+    ],
+)
+def test_levels_that_cannot_run_are_refused_before_anything_is_sent(server, options, said):
+    with pytest.raises(InputError, match=said):
+        st.bench(server.url, model="m", requests=3, **options)
+    assert not server.truths

@@ -16,7 +16,7 @@ OTHER_NAMES = {
 #: Fields of another type in some verbs, and why.
 OTHER_TYPES = {
     "adapter": "bench asks one adapter, deploy sagemaker hosts several",
-    "concurrency": "tune sweeps several levels; a prediction, a bench and a simulation have one",
+    "concurrency": "tune and bench run several levels; a prediction and a simulation have one",
     "container": "deploy sagemaker takes any image of AWS, compose and Kubernetes know two",
     "dataset": "an estimate knows the lengths of two data sets, a load sends any file",
     "input_tokens": "a prediction has one length, a load a law of lengths",
@@ -24,6 +24,7 @@ OTHER_TYPES = {
     "load": "two options; see OTHER_NAMES",
     "output_tokens": "a prediction has one length, a load a law of lengths",
     "quantization": "calibrate chooses among several",
+    "rate": "bench runs several levels; tune sweeps client arguments, a simulation has one",
 }
 
 #: Fields with another default in some verbs, and why.

@@ -41,6 +41,39 @@ def results(*options, code=0):
     return record(*options, code=code)["results"]
 
 
+# levels
+
+
+def test_levels_are_a_table_with_the_knee_and_as_data_a_list(fake, tmp_path):
+    server = fake(ttft_s=0.01)
+    load = (server.url, *SMALL, "-c", "1,3", "-n", 6, "--constraints", "ttft:p99<=1us")
+    printed = run(*load, "--out", tmp_path / "o", code=1)
+    assert re.search(r"users +tok/s +req/s +TTFT p50", printed)
+    assert re.search(r"^ +3 .* MISSED", printed, re.MULTILINE)
+    assert "knee: " in printed
+    assert "no level is within ttft:p99<=" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    assert len(read_journal(tmp_path / "o" / "bench.jsonl")) == 2
+    told = json.loads(run(*load, "--json", code=1))
+    assert [each["config"]["client_args"]["max_concurrency"] for each in told] == [1, 3]
+
+
+def test_an_interrupted_level_ends_the_run_and_all_before_is_kept(fake, tmp_path):
+    server = fake(ttft_s=0.05)
+    words = [*COMMAND, server.url, *SMALL, "-c", "1,2,3", "-n", "40", "--out", str(tmp_path / "o")]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "o" / "1-users" / "bench.html").is_file():
+        time.sleep(0.02)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "1 of 3 levels did not run" in printed
+    first, second = read_journal(tmp_path / "o" / "bench.jsonl")
+    assert first.results.completed == 40
+    assert second.results["interrupted"] is True
+
+
 # when requests leave
 
 
@@ -388,10 +421,21 @@ def test_the_json_is_the_journals_record(fake, tmp_path):
     assert told == msgspec.to_builtins(kept)
 
 
-@pytest.mark.parametrize("tool", ["vllm", "aiperf", "guidellm"])
-def test_the_figures_as_another_tool_names_them(fake, tool):
-    said = results(fake(ttft_s=0.005).url, *SMALL, "-n", 5, "--compat", tool)
+@pytest.mark.parametrize(
+    ("tool", "line"),
+    [
+        ("vllm", r"^median_ttft_ms +[\d.]+"),
+        ("aiperf", r"^time_to_first_token +avg [\d.]+, p50 [\d.]+, p90 [\d.]+, p99 [\d.]+ ms"),
+        ("guidellm", r"^time_to_first_token_ms\.successful +mean [\d.]+, p50 [\d.]+, p90"),
+    ],
+)
+def test_the_figures_as_another_tool_names_them(fake, tool, line):
+    server = fake(ttft_s=0.005)
+    said = results(server.url, *SMALL, "-n", 5, "--compat", tool)
     assert said["compat"][tool]
+    printed = run(server.url, *SMALL, "-n", 5, "--compat", tool)
+    assert f"as {tool} defines and names them" in printed
+    assert re.search(line, printed, re.MULTILINE)
 
 
 def test_goodput_and_limits_are_judged(fake):

@@ -360,7 +360,7 @@ def test_recommendations_that_are_none_are_an_error(aws, clients, said, message)
 WORDS = (
     "--via-aws-job", "--sagemaker", "plain-endpoint", "--workload", "multi_turn_chat", "--model",
     MODEL, "--role-arn", ROLE, "--output-s3", "s3://bucket/bench", "--region", "us-east-1",
-    "--levels", "1,4", "--poll-every", "0.05",
+    "--concurrency", "1,4", "--poll-every", "0.05",
 )  # fmt: skip
 
 
@@ -413,8 +413,8 @@ def test_ctrl_c_leaves_the_job_and_the_same_command_finds_it(aws, servetune, env
     ("words", "message"),
     [
         (("--via-aws-job",), "--via-aws-job needs --sagemaker"),
-        ((*WORDS, "--levels", "1,1"), "names a concurrency twice"),
-        ((*WORDS, "--levels", "0"), "no list of concurrencies"),
+        ((*WORDS, "--concurrency", "1,1"), "names a level twice"),
+        ((*WORDS, "--concurrency", "0"), "0 is not in the range"),
         ((*WORDS, "--region", "mars"), "'mars' is not an AWS region"),
         ((*WORDS, "--workload", "nothing"), "unknown workload"),
         ((*WORDS, "--role-arn", "x"), "not the ARN of a role"),

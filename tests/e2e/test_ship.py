@@ -107,7 +107,7 @@ def test_from_a_sweep_to_a_proved_endpoint_and_back_to_nothing(shell, double, fl
 
     job = (
         "bench", "--via-aws-job", "--sagemaker", ENDPOINT, "--component", f"{ENDPOINT}-base",
-        "--workload", "default", "--model", MODEL, "--levels", "1,8", "--role-arn", ROLE,
+        "--workload", "default", "--model", MODEL, "--concurrency", "1,8", "--role-arn", ROLE,
         "--output-s3", "s3://bucket/bench", "--region", "us-east-1", "--poll-every", "0.05",
     )  # fmt: skip
     shell(*job, "--out", "theirs")
@@ -282,7 +282,7 @@ def _deploy():
 
 JOB = (
     "bench", "--via-aws-job", "--sagemaker", "theirs", "--workload", "default", "--model", MODEL,
-    "--levels", "1,8", "--role-arn", ROLE, "--output-s3", "s3://bucket/bench", "--region",
+    "--concurrency", "1,8", "--role-arn", ROLE, "--output-s3", "s3://bucket/bench", "--region",
     "us-east-1", "--poll-every", "0.02",
 )  # fmt: skip
 

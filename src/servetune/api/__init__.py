@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from servetune.api.bench_request import Bench
-    from servetune.api.benchmark import BenchResult, bench
+    from servetune.api.benchmark import BenchLevels, BenchResult, bench
     from servetune.api.calibration import (
         Calibrate,
         CalibrationNames,
@@ -85,6 +85,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Apply",
     "Bench",
+    "BenchLevels",
     "BenchResult",
     "BentomlDeployment",
     "Calibrate",
@@ -163,7 +164,7 @@ __all__ = [
 #: Module of this room -> names that it has.
 _NAMES: Mapping[str, str] = {
     "bench_request": "Bench",
-    "benchmark": "BenchResult bench",
+    "benchmark": "BenchLevels BenchResult bench",
     "calibration": "Calibrate CalibrationNames KeptResult SuggestedRuns calibrate",
     "checks": "Checkup Doctor Finding doctor",
     "deployment": (

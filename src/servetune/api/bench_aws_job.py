@@ -71,9 +71,8 @@ def job_of(request: Bench) -> tuple[BenchmarkJob, tuple[str, ...]]:
     assert request.endpoint.role_arn is not None
     assert request.endpoint.output_s3 is not None
     workload = preset(request.load.workload)
-    levels = _levels(request.endpoint.levels) or (
-        request.load.concurrency or workload.concurrency or 1,
-    )
+    request.levels()
+    levels = request.concurrency or (workload.concurrency or 1,)
     parameters, notes = job_parameters(
         workload,
         model=request.server.model,
@@ -86,25 +85,13 @@ def job_of(request: Bench) -> tuple[BenchmarkJob, tuple[str, ...]]:
         components=(component,) if component else (),
         parameters=parameters,
         secret_arn=request.endpoint.secret_arn,
-        concurrencies=tuple(levels),
+        concurrencies=levels,
         role_arn=request.endpoint.role_arn,
         output=request.endpoint.output_s3,
         model=request.server.model,
         workload=str(request.load.workload),
     )
     return job, notes
-
-
-def _levels(text: str | None) -> tuple[int, ...]:
-    if text is None:
-        return ()
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise InputError(f"--levels {text} is no list of concurrencies", hint="such as 1,8,32")
-    levels = tuple(int(part) for part in parts)
-    if len(set(levels)) != len(levels):
-        raise InputError(f"--levels {text} names a concurrency twice")
-    return levels
 
 
 def clients_of(request: Bench) -> tuple[Boto3Client, Boto3Client]:

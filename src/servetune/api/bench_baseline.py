@@ -150,7 +150,7 @@ def like_trial(request: Bench, trial: TrialRecord) -> Bench:
     for name in LoadOptions.__struct_fields__:
         value, default = getattr(options, name), getattr(unset, name)
         chosen = values_of(request).get(name)
-        given = chosen is not None and (name == "seed" or chosen != default)
+        given = chosen not in (None, ()) and (name == "seed" or chosen != default)
         if given or (value == default and name != "seed"):
             continue
         if not (own and name in _WHAT) and not (paced and name in _WHEN):

@@ -10,6 +10,7 @@ import msgspec
 from servetune.api.aws_region import REGION
 from servetune.api.request import Request, fields_of
 from servetune.api.shared_options import API_KEY_ENV, CAFILE, TRACE_HEADERS, Limits
+from servetune.errors import InputError
 from servetune.metrics import TOOLS
 from servetune.option import (
     Count,
@@ -87,9 +88,6 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     via_aws_job: Annotated[
         bool, option("Benchmark job of SageMaker that sends the load; needs --sagemaker.")
     ] = False
-    levels: Annotated[
-        str | None, option("Concurrencies of one benchmark job.", metavar="1,8,32")
-    ] = None
     role_arn: Annotated[
         str | None, option("ARN of the IAM role that the benchmark job runs as.", metavar="ARN")
     ] = None
@@ -272,9 +270,60 @@ class Bench(Request, frozen=True, kw_only=True):
             default="another one in each run, so that no server has seen its prompts",
         ),
     ] = None
+    concurrency: Annotated[
+        tuple[Count, ...],
+        option(
+            "Concurrent users; each sends its next request when the last is answered. With a rate "
+            "or a trace, most requests in flight. Several, such as 1,8,32, are levels that run one "
+            "after another.",
+            "--concurrency",
+            "--max-concurrency",
+            "-c",
+            group=LoadOptions.group,
+            metavar="USERS",
+            default="10 without a rate",
+        ),
+    ] = ()
+    rate: Annotated[
+        tuple[Positive, ...],
+        option(
+            "Requests per second, whether or not the server keeps up. Several, such as 1,2,4, are "
+            "levels that run one after another.",
+            "--rate",
+            "--request-rate",
+            group=LoadOptions.group,
+            metavar="PER_S",
+        ),
+    ] = ()
     words_seed: Annotated[
         int | None, option("Seed of random words, where it is not --seed.", hidden=True)
     ] = None
+
+    def levels(self) -> tuple[Bench, ...]:
+        """The request at each of its levels; itself where it names one or none.
+
+        Raises:
+            InputError: Users and rates both have levels, or a level is named twice.
+        """
+        if len(self.concurrency) > 1 and len(self.rate) > 1:
+            raise InputError(
+                "--concurrency and --rate both have several levels",
+                hint="give one of them a single value",
+            )
+        for name, values in (("--concurrency", self.concurrency), ("--rate", self.rate)):
+            if len(set(values)) < len(values):
+                raise InputError(f"{name} names a level twice", hint="leave one of them out")
+        users = self.concurrency or (self.load.concurrency,)
+        rates = self.rate or (self.load.rate,)
+        return tuple(self._at(each, rate) for each in users for rate in rates)
+
+    def _at(self, users: int | None, rate: float | None) -> Bench:
+        return msgspec.structs.replace(
+            self,
+            concurrency=() if users is None else (users,),
+            rate=() if rate is None else (rate,),
+            load=msgspec.structs.replace(self.load, concurrency=users, rate=rate),
+        )
 
 
 def values_of(request: Bench) -> dict[str, Any]:

@@ -48,12 +48,13 @@ MODELS_TIMEOUT_S = 3.0
 
 
 def prepared_load(request: Bench) -> PreparedLoad:
-    """Load test that is ready to be sent.
+    """Load test that is ready to be sent, of the first level where there are several.
 
     Raises:
         InputError: Options contradict one another, or a file cannot be read.
         LoadError: The server whose model is not named cannot be reached.
     """
+    request = request.levels()[0]
     require_agreement(request)
     if request.sending.cluster and not request.results.dry_run:
         sending_nodes(request.sending.cluster)  # before a minute goes into preparing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,12 @@ from servetune.api.bench_request import Baseline, Bench
 from servetune.api.bench_setup import dry_run_text, prepared_load
 from servetune.api.notes import note, progress
 from servetune.api.request import request_of, write_repeating
-from servetune.api.trials import write_artifacts
-from servetune.errors import ServerRefused, ServetuneError, StoreError
+from servetune.api.trials import Trials, write_artifacts
+from servetune.errors import InputError, ServerRefused, ServetuneError, StoreError
 from servetune.loadgen import LoadResult, Progress, export_spans, otlp_endpoint
-from servetune.metrics import Constraint, unmet
+from servetune.metrics import Constraint, parse_constraints, unmet
 from servetune.report.baseline import BaselineComparison
+from servetune.report.levels import knee, largest
 from servetune.store import (
     Artifacts,
     Journal,
@@ -91,13 +92,69 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
         return frame(msgspec.to_builtins(self.load.records) if self.load else ())
 
 
+class BenchLevels(msgspec.Struct, frozen=True, kw_only=True):
+    """Results of a load test at several levels.
+
+    Attributes:
+        levels: Result of each level that ran, in order.
+        asked: Number of levels that were asked for.
+        constraints: Limits that the levels are judged by.
+    """
+
+    levels: tuple[BenchResult, ...]
+    asked: int
+    constraints: tuple[Constraint, ...] = ()
+
+    def __str__(self) -> str:
+        from servetune.report import as_text, levels_table
+
+        return as_text(levels_table(self.records, self.constraints, asked=self.asked))
+
+    __repr__ = __str__
+
+    @property
+    def records(self) -> tuple[TrialRecord, ...]:
+        """Records of the levels, as the journal has them."""
+        return tuple(level.record for level in self.levels if level.record is not None)
+
+    @property
+    def knee(self) -> TrialRecord | None:
+        """The level with the largest ratio of throughput to latency; `None` where none ended."""
+        return knee(self.records)
+
+    @property
+    def largest(self) -> TrialRecord | None:
+        """The largest level within the constraints; `None` where none is."""
+        return largest(self.records, self.constraints)
+
+    @property
+    def status(self) -> int:
+        """Exit status: 0 done; 1 no level is within the constraints; 3 a level was given up; 130
+        interrupted.
+        """
+        statuses = {level.status for level in self.levels}
+        for status in (INTERRUPTED, 3):
+            if status in statuses:
+                return status
+        return 1 if self.constraints and self.largest is None else 0
+
+    @property
+    def df(self) -> pd.DataFrame:
+        """One row per level: settings of the load, then results, as a pandas frame.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        return Trials(records=self.records, constraints=self.constraints).df
+
+
 def bench(
     request: Bench | str | None = None,
     /,
     *,
     on_progress: OnProgress | None = None,
     **options: Any,
-) -> BenchResult:
+) -> BenchResult | BenchLevels:
     """Send load to servers that run already, and measure what they do.
 
     It blocks until the last answer; `await asyncio.to_thread(st.bench, ...)` does not.
@@ -107,6 +164,9 @@ def bench(
         on_progress: Called with the load and its progress twice a second; first with `None`,
             when it is prepared.
         options: Fields of `Bench`.
+
+    Returns:
+        A `BenchResult`; with several levels of `concurrency` or `rate` a `BenchLevels`.
 
     Raises:
         InputError: Options contradict one another, or a file cannot be read.
@@ -125,11 +185,85 @@ def bench(
     request = request_of(Bench, request if isinstance(request, Bench) else Bench(), options)
     if request.results.out is not None:
         require_free(request.results.out)
+    levels = request.levels()
+    if len(levels) > 1:
+        return _bench_levels(request, levels, on_progress)
+    return _bench_one(levels[0], on_progress)
+
+
+def _bench_levels(
+    request: Bench, levels: Sequence[Bench], on_progress: OnProgress | None
+) -> BenchResult | BenchLevels:
+    """Each level after the other, with prompts that no level before had; kept as they end."""
+    _require_levels(request)
+    if request.results.dry_run:
+        return _bench_one(levels[0], on_progress)
+    limits = parse_constraints(request.limits.constraints or "")
+    seed = 1 + secrets.randbelow(2**31) if request.seed is None else request.seed
+    done: list[BenchResult] = []
+    try:
+        for place, each in enumerate(levels):
+            out = request.results.out and request.results.out / level_name(each)
+            files = msgspec.structs.replace(each.results, out=out)
+            asked = msgspec.structs.replace(each, seed=seed + place, results=files)
+            done.append(_bench_one(asked, on_progress))
+            if done[-1].status == INTERRUPTED:
+                break
+    finally:
+        records = [level.record for level in done if level.record is not None]
+        if request.results.out is not None and records:
+            _write_levels(request, records, limits)
+    return BenchLevels(levels=tuple(done), asked=len(levels), constraints=limits)
+
+
+def level_name(level: Bench) -> str:
+    """Name of a level's folder: `8-users` or `2.5-per-s`."""
+    if level.load.rate is not None:
+        return f"{level.load.rate:g}-per-s"
+    return f"{level.load.concurrency}-users"
+
+
+def _require_levels(request: Bench) -> None:
+    """Refuse what asks one load, where several levels are given.
+
+    Raises:
+        InputError: There is such an option.
+    """
+    if request.baseline != Baseline():
+        raise InputError(
+            "--against compares one level with one trial",
+            hint="give one value of --concurrency or --rate",
+        )
+    if request.load.trace is not None:
+        raise InputError(
+            "a trace has its own times and prompts, and each level would send them again",
+            hint="leave --trace out, or give one value of --concurrency",
+        )
+
+
+def _write_levels(
+    request: Bench, records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]
+) -> None:
+    """Journal, summary and dashboard of all levels; each has its requests in its own folder."""
+    assert request.results.out is not None
+    artifacts = Artifacts(request.results.out, STEM)
+    with Journal(artifacts.journal) as journal:
+        for record in records:
+            journal.append(record)
+    write_artifacts(artifacts, list(records), constraints)
+    write_repeating(request_of(Bench, request, {"out": None}), artifacts.configuration)
+    for path in (artifacts.journal, artifacts.summary, artifacts.dashboard):
+        progress(f"wrote {path}")
+
+
+def _bench_one(request: Bench, on_progress: OnProgress | None) -> BenchResult:
+    """One level, compared with a trial where one is named."""
     baseline = None
     if request.baseline != Baseline():
         from servetune.api.bench_baseline import compare, reproducing
 
         request, baseline = reproducing(request)
+        (request,) = request.levels()
     if request.results.dry_run:
         return BenchResult(planned=dry_run_text(prepared_load(request)))
     if request.seed is None:

@@ -13,6 +13,7 @@ def bench(request: api.Bench, *, as_json: bool) -> int:
 
     \b
     servetune bench http://localhost:8000 -c 32 -n 1000 --input-len 1024
+    servetune bench http://localhost:8000 -c 1,8,32 --slo "ttft<=500ms"
     servetune bench http://localhost:8000 --rate 4 --duration 300 --workload chat
     servetune bench --sagemaker my-endpoint --model Qwen/Qwen3-4B -c 64
     servetune bench --against bundle  # what a bundle deployed, against its trial
@@ -25,12 +26,18 @@ def bench(request: api.Bench, *, as_json: bool) -> int:
     if request.endpoint.via_aws_job or request.endpoint.recommendations:
         return bench_aws_job.run(request, as_json=as_json)
     from servetune.cli.bench_live import Live
-    from servetune.report import bench_table, console
+    from servetune.report import bench_table, console, levels_table
     from servetune.report.baseline import baseline_table
 
-    with Live(enabled=not request.results.quiet and not as_json) as live:
+    shown = not request.results.quiet and not as_json
+    with Live(enabled=shown, levels=len(request.levels())) as live:
         found = api.bench(request, on_progress=live.show)
-    if found.record is None:
+    if isinstance(found, api.BenchLevels):
+        if as_json:
+            print_json(found.records)
+        else:
+            console().print(levels_table(found.records, found.constraints, asked=found.asked))
+    elif found.record is None:
         print(found.planned)
     elif as_json:
         print_json(found.record)

@@ -14,6 +14,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Literal
 
 import msgspec
@@ -62,6 +63,9 @@ GRACE_S = 1.0
 DEFAULT_GRACE_S = 30.0
 """Time for requests in flight when a duration or a precision ends the run."""
 
+RECENT_COUNT = 1000
+"""Records that progress is told with: enough for a 99th percentile, few enough to cost nothing."""
+
 STOPPED = "the run was stopped"
 WARMUP_SEED = 0x5EED
 
@@ -76,7 +80,12 @@ Judge = Callable[[Sequence[Record], float], str | None]
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """Progress of a run."""
+    """Progress of a run.
+
+    Attributes:
+        draining: Whether nothing more is sent, and the last answers are awaited.
+        recent: Records of the requests that ended last, at most `RECENT_COUNT`.
+    """
 
     elapsed_s: float
     request_count: int
@@ -84,6 +93,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     failed_count: int
     in_flight_count: int
     output_tokens: int
+    draining: bool = False
+    recent: tuple[Record, ...] = ()
 
 
 class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -418,23 +429,23 @@ class _Run:
 
     def _on_turn(self, sender: LoadSender) -> None:
         """Report progress, and end the run where a limit or a hook says so; ten times a second."""
+        elapsed_s = time.monotonic() - self._start_s if self._start_s > 0 else 0.0
+        report_due = elapsed_s - self._reported_s >= POLL_S
+        if report_due:
+            self._reported_s = elapsed_s
+            self._report_progress(sender.in_flight_count)
         if self._stopped:
             return
-        elapsed_s = time.monotonic() - self._start_s if self._start_s > 0 else 0.0
         if self._hooks.halt.is_set():
             self._interrupted = True
             self._end(sender, "cancelled", STOPPED)
             return
-        report_due = elapsed_s - self._reported_s >= POLL_S
         if (report_due or sender.lost) and self._check_server(sender):
             return
         sender.lost = False
         if self._break_circuit(sender) or self._time_is_up(sender, elapsed_s):
             return
         self._refresh_credentials(sender)
-        if report_due:
-            self._reported_s = elapsed_s
-            self._report_progress(sender.in_flight_count)
         if self._hooks.judge is not None and elapsed_s - self._judged_s >= 2 * POLL_S:
             self._judged_s = elapsed_s
             reason = self._hooks.judge(tuple(self._records.values()), elapsed_s)
@@ -526,6 +537,8 @@ class _Run:
                 failed_count=self._failed_count,
                 in_flight_count=in_flight_count,
                 output_tokens=self._output_tokens,
+                draining=self._stopped,
+                recent=tuple(islice(reversed(self._records.values()), RECENT_COUNT)),
             )
         )
 

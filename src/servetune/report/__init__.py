@@ -10,6 +10,7 @@ from servetune.report.comparison import (
 )
 from servetune.report.dashboard import dashboard_html, timeline_in
 from servetune.report.figures import page_data, timeline_of
+from servetune.report.levels import levels_table
 from servetune.report.prices import price_lines
 from servetune.report.ranking import (
     candidates_of,
@@ -61,6 +62,7 @@ __all__ = [
     "console",
     "dashboard_html",
     "label_of",
+    "levels_table",
     "median_errors",
     "page_data",
     "pairs_between",

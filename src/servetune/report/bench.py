@@ -46,6 +46,9 @@ def bench_table(record: TrialRecord, constraints: tuple[Constraint, ...]) -> Ren
     if results["completed"]:
         lines += [_latency_table(results), Text()]
         lines += [Text(line) for line in _steady(results)]
+    for tool, figures in (results.get("compat") or {}).items():
+        title = f"as {tool} defines and names them (--compat), in its units"
+        lines += [Text(), Text(title, style="bold"), fact_table(_compat_rows(figures)), Text()]
     lines += [Text(line) for line in (*_failures(results), *_notes(results))]
     lines += [Text(line, style="bold") for line in _verdicts(results)]
     lines += [Text(line) for line in constraint_lines(record, constraints)]
@@ -181,6 +184,26 @@ def _steady(results: ResultFields) -> Iterator[str]:
         f"steady from {steady['start_s']:.1f} s to {steady['end_s']:.1f} s"
         + (f": {figures}" if figures else "")
     )
+
+
+#: Statistics that are printed of another tool's distributions, under whichever name it has.
+_COMPAT_STATISTICS = ("avg", "mean", "p50", "p90", "p99")
+
+
+def _compat_rows(figures: JsonObject, path: str = "") -> Iterator[tuple[str, str]]:
+    """Figures by the other tool's names; of a distribution its most used statistics."""
+    for name, value in figures.items():
+        where = f"{path}{name}"
+        if isinstance(value, dict):
+            known = {**value, **value.get("percentiles", {})}
+            shown_of = [each for each in _COMPAT_STATISTICS if each in known]
+            if shown_of:
+                unit = f" {value['unit']}" if "unit" in value else ""
+                yield where, ", ".join(f"{each} {known[each]:.4g}" for each in shown_of) + unit
+            else:
+                yield from _compat_rows(value, f"{where}.")
+        elif value is not None:
+            yield where, f"{value:,.4g}" if isinstance(value, float) else f"{value}"
 
 
 def _failures(results: ResultFields) -> Iterator[str]:

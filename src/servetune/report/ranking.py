@@ -63,10 +63,14 @@ class ConstraintCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def varying(records: Sequence[TrialRecord]) -> SweptSettings:
-    """Settings that differ between records, including those that some records lack."""
+    """Settings that differ between records, including those that some records lack.
+
+    Seeds count only where nothing else of the load differs: each level of a load test has its own.
+    """
+    client = _varying_names([record.config.client_args for record in records])
     return SweptSettings(
         server=_varying_names([record.config.server_args for record in records]),
-        client=_varying_names([record.config.client_args for record in records]),
+        client=tuple(name for name in client if name != "seed") or client,
     )
 
 
