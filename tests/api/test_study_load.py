@@ -87,7 +87,7 @@ def tuned(double, folder, **options):
     scheme = "https" if double.cafile else "http"
     url = f"{scheme}://127.0.0.1:{double.server_address[1]}"
     place = {"engine": "external", "url": url, "gpu": "L4", "output_dir": folder}
-    return st.tune("m", **place, **LOAD, **options)
+    return st.tune("m", **place, **{**LOAD, **options})
 
 
 def test_sampling_and_headers_are_sent_and_recorded(double, tmp_path, monkeypatch):
@@ -153,6 +153,14 @@ def test_a_server_over_tls_is_trusted_by_its_certificate(double, tmp_path):
         tuned(double, tmp_path / "other", cafile=tmp_path / "none.pem")
 
 
+def test_a_trial_has_as_many_sender_processes_as_it_is_told(double, tmp_path):
+    load = {"concurrency": 4, "requests": 8}
+    found = tuned(double, tmp_path / "a", **load, processes=2)
+    assert found.trials.records[0].results.instrument["process_count"] == 2
+    with pytest.raises(InputError, match="--processes many is no number of processes"):
+        tuned(double, tmp_path / "b", processes="many")
+
+
 def test_trace_headers_are_of_one_run_in_each_trial(double, tmp_path):
     tuned(double, tmp_path, trace_headers=True, client_args={"seed": [1, 2]})
     parents = [headers["traceparent"] for path, headers in double.heads if "traceparent" in headers]
@@ -160,7 +168,8 @@ def test_trace_headers_are_of_one_run_in_each_trial(double, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options", [{"api_key_env": "HOME"}, {"cafile": "x.pem"}, {"trace_headers": True}]
+    "options",
+    [{"api_key_env": "HOME"}, {"cafile": "x.pem"}, {"trace_headers": True}, {"processes": "2"}],
 )
 def test_a_simulated_study_refuses_what_only_requests_have(options):
     with pytest.raises(InputError, match="is for requests to a server, and a simulation sends"):

@@ -53,6 +53,29 @@ OTHER_DEFAULTS = {
     "tensor_parallel": "an estimate compares splits, a simulation has one",
 }
 
+#: Options of bench that tune has not, and why. All others about what is sent are in both.
+BENCH_ALONE = {
+    "urls": "tune measures one server, at --url",
+    "routing": "over several servers",
+    "grace_s": "a trial's requests in flight have 30 s when its duration is over",
+    "max_failures": "a trial ends early when it plainly misses its constraints",
+    "max_error_rate": "a trial ends early when it plainly misses its constraints",
+    "cold": "trials compare servers, and connections are opened before each",
+    "keep_saturated": "no trial is ended because its server cannot follow",
+    "against": "a study is compared by --compare",
+    "trial": "of --against",
+    "tolerance": "of --against",
+    "engine_log": "of --against",
+    "compat": "a journal's figures have one definition",
+    "strict_length": "a wrong length is said beside the trial, and counted in its record",
+    "scrape_s": "trials read metrics each second",
+    "dcgm_url": "a study may have many servers, DCGM is of one machine",
+    "otel_endpoint": "spans are of single requests, a study keeps trials",
+    "out": "a study writes to --output-json or --output-dir",
+    "quiet": "progress of a study is one line per trial",
+    "words_seed": "hidden; a trial's words differ by its key",
+}
+
 #: Spellings of rivals and short ones: the option that has them wherever it is.
 SPELLINGS = {
     "concurrency": ("--concurrency", "--max-concurrency", "-c"),
@@ -139,6 +162,15 @@ def test_each_verb_with_a_load_has_the_whole_vocabulary(verb):
 
 
 _NOT_LOAD = ("num_gpus", "engine", "quantization", "request_timeout_s", "poll_s")
+
+
+def test_tune_sends_all_that_bench_can_or_there_is_a_reason():
+    by_verb = defaultdict(dict)
+    for verb, field in options():
+        by_verb[verb][field.name] = field
+    of_bench = {name for name, field in by_verb["bench"].items() if field.group != "SageMaker"}
+    of_bench |= {field.name for field in fields_of(api.Bench) if field.option.position}
+    assert of_bench - by_verb["tune"].keys() == BENCH_ALONE.keys()
 
 
 def test_both_defaults_of_the_number_of_requests_have_their_reason():

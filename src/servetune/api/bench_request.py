@@ -9,7 +9,7 @@ import msgspec
 
 from servetune.api.aws_region import REGION
 from servetune.api.request import Request, fields_of
-from servetune.api.shared_options import API_KEY_ENV, CAFILE, TRACE_HEADERS, Limits
+from servetune.api.shared_options import API_KEY_ENV, CAFILE, PROCESSES, TRACE_HEADERS, Limits
 from servetune.errors import InputError
 from servetune.metrics import TOOLS
 from servetune.option import (
@@ -146,10 +146,7 @@ class Sending(msgspec.Struct, frozen=True, kw_only=True):
     keep_saturated: Annotated[
         bool, option("Continuation of an open loop that the server cannot follow.")
     ] = False
-    processes: Annotated[
-        str,
-        option("Sender processes; auto adds one when all are above 70% CPU.", metavar="COUNT|auto"),
-    ] = "auto"
+    processes: Annotated[str, PROCESSES] = "auto"
     cluster: Annotated[
         str | None,
         option(

@@ -12,6 +12,7 @@ import msgspec
 
 from servetune.api.aws_region import region_of
 from servetune.api.bench_request import Bench, values_of
+from servetune.api.shared_options import sender_processes
 from servetune.cluster import ClusterSenders, sending_nodes
 from servetune.errors import InputError, LoadError
 from servetune.loadgen import (
@@ -84,7 +85,7 @@ def prepared_load(request: Bench) -> PreparedLoad:
         require_otel()
     settings = LoadSettings(
         timeout_s=request.sending.request_timeout_s,
-        processes=_processes(request.sending.processes),
+        processes=sender_processes(request.sending.processes),
         routing="least_outstanding"
         if request.server.routing == "least-outstanding"
         else "round_robin",
@@ -222,14 +223,6 @@ def _workload(request: Bench, model: str) -> Workload:
 
 
 # load settings
-
-
-def _processes(text: str) -> Any:
-    if text == "auto":
-        return "auto"
-    if not text.isdigit() or not 1 <= int(text) <= 256:
-        raise InputError(f"--processes {text} is no number of processes", hint="1 to 256, or auto")
-    return int(text)
 
 
 def _request_limits(slo: str, limits: tuple[Constraint, ...]) -> tuple[Constraint, ...]:

@@ -31,11 +31,30 @@ CAFILE = option("Certificates to trust instead of the system's.", metavar="FILE"
 TRACE_HEADERS = option("Header traceparent of W3C in each request.")
 """Declaration of the flag `--trace-headers`."""
 
+PROCESSES = option(
+    "Sender processes; auto adds one when all are above 70% CPU.", metavar="COUNT|auto"
+)
+"""Declaration of the option `--processes`."""
+
 Settings = Annotated[tuple[str, ...], members(setting_text)]
 """Settings of servers or of the load, in the grammar of `search.parse_settings`, or as a dict."""
 
 ALLOW_UNKNOWN = option("Permission to pass on server settings that no table of settings has.")
 """Declaration of the flag `--allow-unknown`."""
+
+
+def sender_processes(text: str) -> int | Literal["auto"]:
+    """Number of sender processes in the words of `--processes`.
+
+    Raises:
+        InputError: It is none.
+    """
+    if text == "auto":
+        return "auto"
+    if not text.isdigit() or not 1 <= int(text) <= 256:
+        raise InputError(f"--processes {text} is no number of processes", hint="1 to 256, or auto")
+    return int(text)
+
 
 DeviceCount = Annotated[int, msgspec.Meta(ge=1, le=1024)]
 """Number of devices; no node has more than 1024."""

@@ -21,11 +21,13 @@ from servetune.api.shared_options import (
     API_KEY_ENV,
     CAFILE,
     MODEL,
+    PROCESSES,
     TRACE_HEADERS,
     Calibrated,
     Limits,
     Machine,
     Settings,
+    sender_processes,
 )
 from servetune.engines import DEFAULT_ENGINE, Engine, study_engines
 from servetune.errors import EngineError, InputError
@@ -195,6 +197,7 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
     api_key_env: Annotated[str | None, API_KEY_ENV] = None
     cafile: Annotated[Path | None, CAFILE] = None
     trace_headers: Annotated[bool, TRACE_HEADERS] = False
+    processes: Annotated[str, PROCESSES] = "auto"
     ready_endpoint: Annotated[
         str | None,
         option(
@@ -269,6 +272,7 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--api-key-env": self.api_key_env,
             "--cafile": self.cafile,
             "--trace-headers": self.trace_headers,
+            "--processes": self.processes != "auto",
         }
         for name, value in given.items():
             if value and simulated:
@@ -328,6 +332,7 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
             api_key_env=self.api_key_env,
             cafile=str(self.cafile) if self.cafile else None,
             trace_headers=self.trace_headers,
+            processes=sender_processes(self.processes),
             host=self.host,
             port=self.port,
             ready_path=self.ready_endpoint,

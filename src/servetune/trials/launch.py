@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -79,6 +80,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         api_key_env: Environment variable that holds the key for requests to the server.
         cafile: File of certificates to trust instead of the system's.
         trace_headers: Whether each request has a `traceparent` header, of one run per trial.
+        processes: Sender processes of a trial's load; `auto` starts another one when all are busy.
         host: Address that the server listens at.
         port: Port of the server; `None` for a free one.
         ready_path: Path that answers once the server is ready; `None` for the engine's own.
@@ -100,6 +102,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     api_key_env: str | None = None
     cafile: str | None = None
     trace_headers: bool = False
+    processes: int | Literal["auto"] = "auto"
     host: str = "127.0.0.1"
     port: int | None = None
     ready_path: str | None = None

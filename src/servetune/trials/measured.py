@@ -396,6 +396,7 @@ class ServerGroup:
                     timeout_s=self._launch.request_timeout_s,
                     grace_s=DEFAULT_GRACE_S if trial.workload.may_end_early else 0.0,
                     senders=self._context.senders,
+                    processes=self._launch.processes,
                     scrape_every_s=_SCRAPE_EVERY_S,
                     run_id=secrets.token_hex(16) if self._launch.trace_headers else "",
                 ),
