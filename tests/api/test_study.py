@@ -345,6 +345,13 @@ def test_an_option_and_a_client_argument_that_decide_the_same_are_refused(option
         st.tune(MODEL, engine="simulated", gpu="L4", client_args=argument, **options)
 
 
+def test_the_load_of_a_trial_on_a_cluster_has_the_one_core_of_its_placement():
+    options = {"model": MODEL, "gpu": "L4", "cluster": "auto", "dry_run": True}
+    for chosen, processes in (({}, 1), ({"processes": 3}, 3), ({"cluster": None}, "auto")):
+        study = checked(st.Study, {**options, "engine": "command", "server_cmd": "x", **chosen})
+        assert study_setup(study).launch.processes == processes
+
+
 def test_a_job_runs_the_same_study(called, tmp_path):
     job = ("--job", "slurm", "--job-folder", "/shared/q", "--budget", "2h")
     printed = called(*WORDS, *job, "--no-early-stop")

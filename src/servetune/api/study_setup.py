@@ -274,8 +274,11 @@ def _note_idle_settings(groups: list[list[Trial]]) -> None:
 
 
 def _launch(study: Study, node: Node, shape: NetworkShape | None) -> Launch:
+    launch = study.servers.launch(study.model, node, shape)
+    if launch.processes == "auto" and study.clusters.cluster is not None:
+        launch = msgspec.structs.replace(launch, processes=1)  # a placement has one core for it
     return msgspec.structs.replace(
-        study.servers.launch(study.model, node, shape),
+        launch,
         retries=study.schedule.retries,
         early_stop=study.schedule.early_stop,
         max_trial_s=study.schedule.max_trial_s,
