@@ -58,6 +58,13 @@ def test_no_trial_that_holds_the_constraints_is_reported(journal):
     assert not st.read(journal, "e2e_latency:mean<=1ms").recommend().feasible
 
 
+@pytest.mark.parametrize("source", [5, [5], None])
+def test_what_is_no_file_is_one_clear_error(source):
+    with pytest.raises(InputError, match="is no file of trials") as refusal:
+        st.read(source)
+    assert refusal.value.hint == "give a path, or a list of them"
+
+
 def test_a_frame_has_a_row_for_each_trial(journal):
     pandas = pytest.importorskip("pandas")
     frame = st.read(journal).df

@@ -28,11 +28,13 @@ API_KEY_ENV = option("Environment variable that holds the API key.", metavar="NA
 CAFILE = option("Certificates to trust instead of the system's.", metavar="FILE")
 """Declaration of the option `--cafile`."""
 
-TRACE_HEADERS = option("Header traceparent of W3C in each request.")
+TRACE_HEADERS = option("Header traceparent of W3C in each request.", group="Sending")
 """Declaration of the flag `--trace-headers`."""
 
 PROCESSES = option(
-    "Sender processes; auto adds one when all are above 70% CPU.", metavar="COUNT|auto"
+    "Sender processes; auto adds one when all are above 70% CPU.",
+    metavar="COUNT|auto",
+    group="Sending",
 )
 """Declaration of the option `--processes`."""
 

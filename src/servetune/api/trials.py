@@ -169,7 +169,13 @@ def read(
         StoreError: It is not there or holds no trial.
         InputError: The constraints cannot be read.
     """
-    paths = [Path(source)] if isinstance(source, str | Path) else [Path(each) for each in source]
+    sources = [source] if isinstance(source, str | Path) else source
+    try:
+        paths = [Path(each) for each in sources]
+    except TypeError:
+        raise InputError(
+            f"a {type(source).__name__} is no file of trials", hint="give a path, or a list of them"
+        ) from None
     records = records_of(paths)
     limits = constraints_of(constraints, records)
     priced = rent.applied(records) if rent else tuple(records)
