@@ -156,3 +156,25 @@ def test_estimate_as_data_holds_what_the_text_says():
     ):
         assert heading in text.stdout
     assert data["tune_commands"]["simple"] in text.stdout
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("visualize", "servetune report does that"),
+        ("serve", "servetune simulate --serve does that"),
+        ("estimat", "did you mean estimate"),
+    ],
+)
+def test_a_command_of_another_tool_or_misspelt_is_answered_with_ours(called, word, hint):
+    done = called(word, "--data-file", "X.json")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == f"error: unknown command '{word}'"
+    assert hint in done.stderr
+
+
+def test_every_word_of_another_tool_leads_to_a_verb():
+    from servetune.cli.main import _ELSEWHERE, VERBS
+
+    assert all(ours.split()[0] in VERBS for ours in _ELSEWHERE.values())
+    assert not _ELSEWHERE.keys() & VERBS.keys()

@@ -12,6 +12,7 @@ from servetune.cli import derive
 from servetune.cli.main import cli
 from servetune.engines import engine, plan_from_settings, simulated_studies
 from servetune.metrics import parse_constraints
+from servetune.search import parse_settings
 
 ROOT = Path(__file__).parents[2]
 #: Pages of decisions quote commands of their day, generated pages those of the help.
@@ -21,7 +22,9 @@ PAGES = [
     if path.parent.name != "design"
 ]
 #: Commands whose answer is arithmetic: they are run as well.
-RUNS = re.compile(r"servetune estimate (?!.*(--sweep|all\b|--batch|--plot|--calibration|--estimator))")
+RUNS = re.compile(
+    r"servetune estimate (?!.*(--sweep|all\b|--batch|--plot|--calibration|--estimator))"
+)
 
 
 def commands(page):
@@ -100,3 +103,75 @@ def test_an_estimate_of_the_documents_has_an_answer(command, called):
     done = called(*words_of(command))
     assert done.returncode in (0, 1), done.stderr
     assert done.stdout
+
+
+def rows(page, heading=""):
+    """Code of the first two cells of each row of the tables below a heading."""
+    text = (ROOT / "docs" / "guides" / page).read_text()
+    text = text.partition(f"## {heading}\n")[2].partition("\n## ")[0] if heading else text
+    for line in text.splitlines():
+        cells = re.split(r"(?<!\\)\|", line)
+        if len(cells) == 4 and "`" in cells[1]:
+            yield tuple(re.findall(r"`([^`]*)`", cell) for cell in cells[1:3])
+
+
+@pytest.mark.parametrize("tool", ["llm-optimizer", "vllm bench serve", "guidellm", "AIPerf"])
+def test_what_another_tools_options_become_is_taken(tool, request_of):
+    tried = 0
+    for _, ours in rows("coming-from.md", tool):
+        for code in ours:
+            if re.match(r"servetune \w+ .", code):
+                request_of(code.replace("--server-args A --client-args B", ""))
+            elif code.startswith("-") and " " in code:
+                verb = (
+                    "tune --model M" if tool == "llm-optimizer" else "bench http://localhost:8000"
+                )
+                request_of(f"servetune {verb} {code}")
+            else:
+                continue
+            tried += 1
+    assert tried >= 2
+
+
+#: Items of the grammar's page, and their values.
+SETTINGS = {
+    "max_num_seqs=64": [(64,)],
+    "max_num_seqs=[64,128,256]": [(64,), (128,), (256,)],
+    "max_num_seqs=range(64,257,64)": [(64,), (128,), (192,), (256,)],
+    "tensor_parallel_size*data_parallel_size=[(1,4),(2,2),(4,1)]": [(1, 4), (2, 2), (4, 1)],
+    "enable_prefix_caching=[true,false]": [(True,), (False,)],
+    "quantization=[None,fp8]": [(None,), ("fp8",)],
+    "rope_theta:float=10000": [(10000.0,)],
+    'speculative_config={"method":"ngram","num_speculative_tokens":3}': [
+        ('{"method":"ngram","num_speculative_tokens":3}',)
+    ],
+}
+
+
+def test_settings_of_the_grammar_have_the_values_that_its_page_says():
+    shown = {code for cells, _ in rows("grammar.md", "Settings") for code in cells}
+    assert shown >= SETTINGS.keys()
+    types = engine("vllm").argument_types()
+    for item, values in SETTINGS.items():
+        (axis,) = parse_settings(item, types=types)
+        assert list(axis.rows) == values, item
+
+
+def test_limits_of_the_grammar_are_taken_and_mean_what_its_page_says():
+    items = [code for cells, _ in rows("grammar.md", "Limits") for code in cells]
+    assert len(items) >= 8
+    limits = {item: parse_constraints(item)[0] for item in items}
+    assert limits["itl<=50"] == limits["itl<=50ms"] == parse_constraints("itl:mean<=0.05s")[0]
+    assert limits["ttft:p99<=2s"].value == 2000.0
+    assert limits["tpot:p99.9<=80ms"].statistic == "p99.9"
+
+
+def test_client_arguments_of_the_grammar_and_their_options_are_taken(request_of):
+    for arguments, options in rows("grammar.md", "Client arguments"):
+        for argument in arguments:
+            study = request_of(f"servetune tune --model M --client-args {shlex.quote(argument)}")
+            if "FILE" not in argument:
+                assert list(_space(study, engine("vllm")).clients())
+        for option in options:
+            if option.startswith("-") and not option.startswith("--rate 1,2,4"):
+                request_of(f"servetune simulate --model M --gpu L4 {option.replace('8,32', '8')}")

@@ -190,3 +190,12 @@ def test_a_mistake_says_how_to_go_on(text, hint):
     with pytest.raises(GrammarError) as caught:
         server(text)
     assert caught.value.hint == hint
+
+
+def test_none_leaves_a_setting_out_whatever_its_type():
+    types = {"quantization": str, "max_num_seqs": int, "enforce_eager": bool}
+    for name in types:
+        (axis,) = parse_settings(f"{name}=None", types=types)
+        assert axis.rows == ((None,),)
+    (axis,) = parse_settings('quantization="None"', types=types)
+    assert axis.rows == (("None",),)

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from servetune import __version__
-from servetune.errors import ServetuneError
+from servetune.errors import ServetuneError, UnknownName
 from servetune.secret import redacted_text
 
 #: Module, command and summary of each verb. A verb's module is imported when it is called, so that
@@ -66,6 +66,23 @@ TARGET_MISSED = 1
 INTERRUPTED = 130
 
 
+#: Words of other tools for what a verb does.
+_ELSEWHERE: Mapping[str, str] = MappingProxyType(
+    {
+        "benchmark": "bench",
+        "compare": "report",
+        "optimize": "tune",
+        "plot": "report",
+        "predict": "estimate",
+        "profile": "bench",
+        "serve": "simulate --serve",
+        "sweep": "tune",
+        "view": "report",
+        "visualize": "report",
+    }
+)
+
+
 class Verbs(click.Group):
     """A group whose commands are imported when they are used."""
 
@@ -78,6 +95,22 @@ class Verbs(click.Group):
         module, _, name = VERBS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb of a command line; another tool's word for it names ours.
+
+        Raises:
+            UnknownName: There is no such verb.
+        """
+        name = args[0]
+        if name not in VERBS and not name.startswith("-"):
+            ours = _ELSEWHERE.get(name)
+            raise UnknownName(
+                "command", name, VERBS, hint=f"servetune {ours} does that" if ours else ""
+            )
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; a reader that went away (`| head`) is no error of ours."""

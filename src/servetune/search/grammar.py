@@ -31,6 +31,7 @@ _NAME = re.compile(r"(--)?[A-Za-z][\w.-]*$")
 _INT = re.compile(r"[+-]?\d+$")
 _FLOAT = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf)$")
 _RANGE = re.compile(r"range\((.*)\)$", re.DOTALL)
+_NONE = frozenset({"None", "null"})
 _TRUE, _FALSE = frozenset({"true", "True"}), frozenset({"false", "False"})
 #: Largest number of values on one axis; more is a typo, or too much for a grid search.
 MOST_VALUES = 10_000
@@ -270,6 +271,8 @@ def _range(inside: str, text: str, at: int) -> range:
 def _typed(piece: str, value_type: type | None, name: str, at: int, text: str) -> Value:
     if value_type is None:
         return _inferred(piece, at, text)
+    if piece in _NONE:
+        return None
     if value_type is str:
         return _unquoted(piece)
     if value_type is bool:
@@ -296,7 +299,7 @@ def _typed(piece: str, value_type: type | None, name: str, at: int, text: str) -
 def _inferred(piece: str, at: int, text: str) -> Value:
     if piece in _TRUE or piece in _FALSE:
         return piece in _TRUE
-    if piece in ("None", "null"):
+    if piece in _NONE:
         return None
     if _INT.match(piece):
         return int(piece)
