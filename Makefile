@@ -88,6 +88,16 @@ $(MUTATION_STAMP): $(DEV_STAMP) requirements/mutation.txt
 mutants: $(MUTATION_STAMP)  ## Changes of the pure rooms that no test notices, a sample (half an hour)
 	$(BIN)/python tools/mutants.py --survivors
 
+SITE_STAMP := $(VENV)/.site-installed
+
+$(SITE_STAMP): $(DEV_STAMP) requirements/site.txt
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/site.txt
+	@touch $@
+
+.PHONY: site
+site: $(SITE_STAMP)  ## The documentation as a site in out/site, which reads without a network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(OUT)/site
+
 .PHONY: test-ray
 test-ray: $(RAY_STAMP)  ## What needs a Ray cluster; it is started on this machine
 	$(BIN)/python -m pytest -m ray

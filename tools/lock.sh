@@ -23,3 +23,5 @@ say "requirements/validators.txt: schemas that rendered manifests are held again
 compile --group pyproject.toml:validators -c requirements/dev.txt -o requirements/validators.txt
 say "requirements/mutation.txt: mutation testing of the pure rooms"
 compile --group pyproject.toml:mutation -c requirements/dev.txt -o requirements/mutation.txt
+say "requirements/site.txt: the documentation as a site"
+compile --group pyproject.toml:site -c requirements/dev.txt -o requirements/site.txt

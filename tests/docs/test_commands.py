@@ -28,7 +28,7 @@ RUNS = re.compile(
 
 
 def commands(page):
-    """Commands of a page's blocks, continued lines joined, without what a shell does around them."""
+    """Commands of a page's blocks, without what a shell does around them."""
     for block in re.findall(r"^```(?:sh|bash|console)?\n(.*?)^```", page.read_text(), re.S | re.M):
         for line in block.replace("\\\n", " ").splitlines():
             command = re.sub(r"^(\$ |[A-Z_]+=\S* )+", "", line.strip())

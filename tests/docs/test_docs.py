@@ -122,3 +122,17 @@ def test_relative_links_in_the_documents_lead_somewhere():
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_site_has_every_page_once():
+    """Pages of `mkdocs.yml`, which `make site` builds."""
+    text = (ROOT / "mkdocs.yml").read_text()
+    listed = re.findall(r": ([\w/.-]+\.md)$", text, re.M)
+    pages = [str(path.relative_to(ROOT / "docs")) for path in ROOT.glob("docs/**/*.md")]
+    assert sorted(listed) == sorted(pages)
+
+
+def test_every_guide_is_in_the_index():
+    index = (ROOT / "docs" / "index.md").read_text()
+    for guide in ROOT.glob("docs/guides/*.md"):
+        assert f"(guides/{guide.name})" in index, guide.name

@@ -269,10 +269,8 @@ def _range(inside: str, text: str, at: int) -> range:
 
 
 def _typed(piece: str, value_type: type | None, name: str, at: int, text: str) -> Value:
-    if value_type is None:
+    if value_type is None or piece in _NONE:
         return _inferred(piece, at, text)
-    if piece in _NONE:
-        return None
     if value_type is str:
         return _unquoted(piece)
     if value_type is bool:
