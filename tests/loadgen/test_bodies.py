@@ -165,6 +165,13 @@ class TestConversations:
         assert prepared_request(at("chat"), WORKLOAD, REQUEST, WORDS).first
 
 
+@pytest.mark.parametrize(
+    "text", ["X-Tokenizer: qwen", "X-Tenant: blue; keys=3", "Authorization: Bearer ${KEY}"]
+)
+def test_a_header_without_a_secret_is_sent(text):
+    assert ": ".join(header_of(text)) == text
+
+
 def test_headers_of_the_user_are_sent_and_variables_in_them_are_never_shown(monkeypatch):
     monkeypatch.setenv("TENANT_KEY", "k-123456789012")
     target = Target(
@@ -189,6 +196,11 @@ def test_headers_of_the_user_are_sent_and_variables_in_them_are_never_shown(monk
         ("Authorization: Bearer abcdef", "is a secret"),
         ("X-Api-Key: abcdef", "is a secret"),
         ("Cookie: session=1", "is a secret"),
+        ("X-Auth-Token: abcdef", "is a secret"),
+        ("X-Amz-Signature: abcdef", "is a secret"),
+        ("Proxy-Authorization: Basic abcdef", "is a secret"),
+        ("Ocp-Apim-Subscription-Key: abcdef$", "is a secret"),
+        ("X-Anything: hf_" + "a" * 30, "is a secret"),
     ],
 )
 def test_a_header_that_cannot_be_sent_or_would_show_a_secret_is_refused(text, problem):

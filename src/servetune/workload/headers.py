@@ -5,11 +5,19 @@ from __future__ import annotations
 import re
 
 from servetune.errors import InputError
-from servetune.secret import is_secret_name
+from servetune.secret import looks_secret
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 #: Headers that frame a request.
 _OWN_HEADERS = ("host", "content-length", "content-type", "connection", "transfer-encoding")
+#: Words of a header's name by which its value is a secret: `X-Auth-Token`, `Api-Key`.
+_SECRET_WORDS = frozenset(
+    {
+        "auth", "authorization", "cookie", "credential", "credentials", "key", "password",
+        "secret", "signature", "token",
+    }
+)  # fmt: skip
+_VARIABLE = re.compile(r"\$\w+|\$\{\w+\}")
 
 
 def header_of(text: str) -> tuple[str, str]:
@@ -24,8 +32,8 @@ def header_of(text: str) -> tuple[str, str]:
         raise InputError(f"--header '{name}' is no header", hint="write it like 'X-Tenant: blue'")
     if name.lower() in _OWN_HEADERS:
         raise InputError(f"the load client sets {name} itself", hint="leave --header out for it")
-    secret = is_secret_name(name) or name.lower() in ("authorization", "cookie")
-    if secret and "$" not in value:
+    secret = not _SECRET_WORDS.isdisjoint(re.split(r"[-_]", name.lower())) or looks_secret(value)
+    if secret and not _VARIABLE.search(value):
         raise InputError(
             f"the value of {name} is a secret, which commands and files would show",
             hint=f"export it and give --header '{name}: $VARIABLE' in single quotes",
