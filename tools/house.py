@@ -138,13 +138,13 @@ def read_house(src: Path) -> House:
         relative = path.relative_to(package)
         room = relative.parts[0] if len(relative.parts) > 1 else "(top)"
         text = path.read_text(encoding="utf-8")
-        tree = ast.parse(text)
+        nodes = list(ast.walk(ast.parse(text)))
         house.lines_by_room[room] += text.count("\n")
         house.files_by_room[room] += 1
-        house.functions += _functions(tree, str(relative))
-        house.attribute_docs += _attribute_docs(tree, str(relative))
-        if not _of_one_engine(relative):
-            _engine_names(house, tree, text, str(relative))
+        house.functions += _functions(nodes, str(relative))
+        house.attribute_docs += _attribute_docs(nodes, str(relative))
+        if not _of_one_engine(relative) and ENGINE_WORDS.search(text):
+            _engine_names(house, nodes, text, str(relative))
     return house
 
 
@@ -157,15 +157,15 @@ def _of_one_engine(relative: Path) -> bool:
     )
 
 
-def _functions(tree: ast.Module, file: str) -> Iterator[Function]:
+def _functions(nodes: list[ast.AST], file: str) -> Iterator[Function]:
     methods = {
         id(child)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.ClassDef)
         for child in node.body
         if "staticmethod" not in {ast.unparse(one) for one in getattr(child, "decorator_list", ())}
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         given = node.args
@@ -184,10 +184,10 @@ def _functions(tree: ast.Module, file: str) -> Iterator[Function]:
         )
 
 
-def _engine_names(house: House, tree: ast.Module, text: str, file: str) -> None:
-    docstrings = {id(node) for node in _docstrings(tree)}
+def _engine_names(house: House, nodes: list[ast.AST], text: str, file: str) -> None:
+    docstrings = {id(node) for node in _docstrings(nodes)}
     code = 0
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Constant(value=str(value)) if id(node) not in docstrings:
                 code += bool(ENGINE_WORDS.search(value))
@@ -199,7 +199,7 @@ def _engine_names(house: House, tree: ast.Module, text: str, file: str) -> None:
                 code += bool(ENGINE_WORDS.search(word))
         if _compares_engine(node):
             house.engine_comparisons.append(f"{file}:{node.lineno}")  # type: ignore[attr-defined]
-    prose = sum(bool(ENGINE_WORDS.search(node.value)) for node in _docstrings(tree))
+    prose = sum(bool(ENGINE_WORDS.search(str(node.value))) for node in _docstrings(nodes))
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     prose += sum(
         bool(ENGINE_WORDS.search(token.string))
@@ -228,45 +228,45 @@ def _compares_engine(node: ast.AST) -> bool:
     return any(isinstance(one, ast.Constant) and one.value in ENGINE_VALUES for one in members)
 
 
-def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
+def _docstrings(nodes: list[ast.AST]) -> Iterator[ast.Constant]:
     """Every string that stands alone as a statement."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Expr(value=ast.Constant(value=str()) as constant):
                 yield constant
 
 
-def _attribute_docs(tree: ast.Module, file: str) -> Iterator[tuple[str, str, bool]]:
+def _attribute_docs(nodes: list[ast.AST], file: str) -> Iterator[tuple[str, str, bool]]:
     """Place and text of each entry of an `Attributes:` section, and whether it is a boolean."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.ClassDef):
             continue
         section = re.search(
             r"^Attributes:\n(.*?)(?=^\S|\Z)", ast.get_docstring(node) or "", re.M | re.S
         )
-        types = {ast.unparse(target): kind for target, kind in _annotations(node)}
+        types = dict(_annotations(node)) if section else {}
         for name, text in re.findall(
             r"^ {4}(\w+): *\n? *(.*)", section[1] if section else "", re.M
         ):
             yield f"{file} {node.name}.{name}", text, "bool" in types.get(name, "").lower()
 
 
-def _annotations(node: ast.ClassDef) -> Iterator[tuple[ast.expr, str]]:
+def _annotations(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
     """Attribute and type, of a class's fields, properties and assignments in `__init__`."""
     for one in ast.walk(node):
         match one:
-            case ast.AnnAssign(target=ast.Name() as target, annotation=kind):
-                yield target, ast.unparse(kind)
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=kind):
+                yield name, ast.unparse(kind)
             case ast.AnnAssign(target=ast.Attribute(attr=name), annotation=kind):
-                yield ast.Name(name), ast.unparse(kind)
+                yield name, ast.unparse(kind)
             case ast.Assign(
                 targets=[ast.Attribute(attr=name)], value=ast.Constant(value=bool()) | ast.Compare()
             ):
-                yield ast.Name(name), "bool"
+                yield name, "bool"
             case ast.arg(arg=name, annotation=ast.expr() as kind):
-                yield ast.Name(name), ast.unparse(kind)
+                yield name, ast.unparse(kind)
             case ast.FunctionDef(name=name, returns=ast.expr() as kind):
-                yield ast.Name(name), ast.unparse(kind)
+                yield name, ast.unparse(kind)
 
 
 def lacks_noun(text: str, *, boolean: bool = False) -> bool:

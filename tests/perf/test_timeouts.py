@@ -153,6 +153,8 @@ def test_limits_come_from_settings_and_the_engines_defaults() -> None:
     assert [(each.rule.setting, each.most) for each in limits_of(given_one)] == [
         ("max_num_queued_reqs", 7)
     ]
+    said = Plan(model="m", engine="tgi", extra=(("max_concurrent_requests", "64"),))
+    assert [each.most for each in limits_of(said)] == [64]
     with pytest.raises(PlanError, match="must be a number of 0 or more, got 'x'"):
         limits_of(Plan(model="m", engine="tgi", extra=(("max_concurrent_requests", "x"),)))
     with pytest.raises(NotSimulated, match="prefill servers"):

@@ -35,14 +35,14 @@ def limits_of(plan: Plan) -> tuple[Limit, ...]:
         most = given.get(rule.setting, rule.default)
         if most is None:
             continue
-        if isinstance(most, bool) or not isinstance(most, int) or most < 0:
+        if isinstance(most, bool) or not str(most).isdecimal():  # text where a container said it
             raise PlanError(f"{rule.setting} must be a number of 0 or more, got {most!r}")
         if plan.prefill_replicas:
             raise NotSimulated(
                 f"{rule.setting} is not simulated with prefill servers",
                 hint=f"leave {rule.setting} or prefill_replicas out",
             )
-        limits.append(Limit(rule, most))
+        limits.append(Limit(rule, int(most)))
     return tuple(limits)
 
 
