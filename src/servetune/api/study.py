@@ -190,16 +190,24 @@ def tune(
     with Journal(setup.artifacts.journal, resume=study.files.resume) as journal:
         try:
             interrupted = run_study(setup, policy, journal, on_progress)
-        finally:
-            records = tuple(latest(journal.records))
-            if records:  # none where it was interrupted before the first trial ended
-                limits = setup.context.constraints
-                write_artifacts(setup.artifacts, records, limits, compared=setup.compared)
+        except _CallbackRaised:
+            _write(setup, journal)
+            raise
+        records = _write(setup, journal)
     return msgspec.structs.replace(
         result,
         trials=msgspec.structs.replace(nothing, records=records, source=setup.artifacts.journal),
         interrupted=interrupted,
     )
+
+
+def _write(setup: StudySetup, journal: Journal) -> tuple[TrialRecord, ...]:
+    """Write summary and dashboard of the trials that have ended; these trials."""
+    records = tuple(latest(journal.records))
+    if records:  # none where it was interrupted before the first trial ended
+        limits = setup.context.constraints
+        write_artifacts(setup.artifacts, records, limits, compared=setup.compared)
+    return records
 
 
 def _planned(setup: StudySetup) -> Iterator[PlannedServer]:
@@ -346,6 +354,10 @@ def execution_policy(setup: StudySetup) -> ExecutionPolicy:
     )
 
 
+class _CallbackRaised(InputError):
+    """A callback of the user that raised an exception, which is the cause."""
+
+
 class _ProgressCount:
     """Progress of a study: writes each record to the journal and reports it."""
 
@@ -391,7 +403,7 @@ class _ProgressCount:
             self._on_progress(event)
         except Exception as error:  # the user's code may raise anything
             self._on_progress = None
-            raise InputError(
+            raise _CallbackRaised(
                 f"on_progress raised {type(error).__name__}: {error}",
                 hint=f"{self.done} of {self.total} trials are safe in {self._journal.path}; "
                 "resume=True goes on",
