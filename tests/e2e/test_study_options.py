@@ -53,16 +53,23 @@ def test_interleaved_trials_go_round_the_configurations(tune, tmp_path):
     assert len(set(settings)) == 4
 
 
-def test_a_random_order_is_the_same_for_the_same_seed(tune, tmp_path):
-    client = "max_concurrency=[1,2,3,4,5,6];num_prompts=8"
-    assert tune("--order", "random", "--order-seed", 5, client=client).returncode == 0
+def test_a_random_order_is_the_same_for_the_same_seed_measured_and_simulated(
+    tune, servetune, tmp_path
+):
+    client, order = "max_concurrency=[1,2,3];num_prompts=8", ("--order", "random")
+    assert tune(*order, "--order-seed", 5, client=client).returncode == 0
     first = [settings_of(record) for record in records_of(tmp_path)]
+    assert first != sorted(first)
     for path in tmp_path.glob("q.*"):
         if path.is_file():
             path.unlink()
-    assert tune("--order", "random", "--order-seed", 5, client=client).returncode == 0
+    again = servetune(
+        *("tune", "--engine", "simulated", "--model", "Qwen/Qwen3-4B", "--gpu", "L4"),
+        *("--server-args", "max_num_seqs=[4,8]", "--client-args", client),
+        *("--output-json", "q.json", *order, "--order-seed", 5),
+    )
+    assert again.returncode == 0, again.stderr
     assert [settings_of(record) for record in records_of(tmp_path)] == first
-    assert first != sorted(first)
 
 
 def test_a_trial_that_plainly_misses_its_constraint_ends_early_and_says_why(tune, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -209,10 +210,11 @@ def _bench_levels(
             done.append(_bench_one(asked, on_progress))
             if done[-1].status == INTERRUPTED:
                 break
-    finally:
-        records = [level.record for level in done if level.record is not None]
-        if request.results.out is not None and records:
-            _write_levels(request, records, limits)
+    except BaseException:
+        with suppress(StoreError):  # where there is no room, the first error says so
+            _write_levels(request, done, limits)
+        raise
+    _write_levels(request, done, limits)
     return BenchLevels(levels=tuple(done), asked=len(levels), constraints=limits)
 
 
@@ -242,15 +244,17 @@ def _require_levels(request: Bench) -> None:
 
 
 def _write_levels(
-    request: Bench, records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]
+    request: Bench, done: Sequence[BenchResult], constraints: tuple[Constraint, ...]
 ) -> None:
     """Journal, summary and dashboard of all levels; each has its requests in its own folder."""
-    assert request.results.out is not None
+    records = [level.record for level in done if level.record is not None]
+    if request.results.out is None or not records:
+        return
     artifacts = Artifacts(request.results.out, STEM)
     with Journal(artifacts.journal) as journal:
         for record in records:
             journal.append(record)
-    write_artifacts(artifacts, list(records), constraints)
+    write_artifacts(artifacts, records, constraints)
     write_repeating(request_of(Bench, request, {"out": None}), artifacts.configuration)
     for path in (artifacts.journal, artifacts.summary, artifacts.dashboard):
         progress(f"wrote {path}")
