@@ -88,21 +88,23 @@ def waits_s(result: SimulatedRun) -> Any:
     return np.array([record.chunk_times_s[0] - 1.0 - record.due_s for record in result.records])
 
 
-@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
-def test_one_place_and_random_answers_wait_as_m_m_1(load: float) -> None:
-    """Mean wait = load / (1 - load) mean services; 40,000 requests, 8%."""
+@pytest.mark.parametrize(("load", "count"), [(0.3, 15_000), (0.6, 15_000), (0.8, 40_000)])
+def test_one_place_and_random_answers_wait_as_m_m_1(load: float, count: int) -> None:
+    """Mean wait = load / (1 - load) mean services, to 8%; waits are alike for longer at 0.8."""
     mean = 60.0
-    result = serve(asked(*geometric_service(load, 1, mean, 40_000, seed=3)), rules())
+    result = serve(asked(*geometric_service(load, 1, mean, count, seed=3)), rules())
     assert waits_s(result).min() >= -1e-6
     assert waits_s(result).mean() / mean == pytest.approx(load / (1 - load), rel=0.08)
 
 
-@pytest.mark.parametrize(("places", "load"), [(2, 0.6), (4, 0.7), (8, 0.85)])
-def test_places_and_random_answers_wait_as_m_m_c(places: int, load: float) -> None:
-    """Erlang's C formula, and half a step to the next step's start; 40,000 requests, 8%."""
+@pytest.mark.parametrize(
+    ("places", "load", "count"), [(2, 0.6, 15_000), (4, 0.7, 20_000), (8, 0.85, 40_000)]
+)
+def test_places_and_random_answers_wait_as_m_m_c(places: int, load: float, count: int) -> None:
+    """Erlang's C formula, and half a step to the next step's start, to 8%."""
     mean = 120.0
     result = serve(
-        asked(*geometric_service(load, places, mean, 40_000, seed=5)), rules(max_num_seqs=places)
+        asked(*geometric_service(load, places, mean, count, seed=5)), rules(max_num_seqs=places)
     )
     offered = load * places
     terms = [offered**k / math.factorial(k) for k in range(places + 1)]
