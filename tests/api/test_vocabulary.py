@@ -175,6 +175,6 @@ def test_tune_sends_all_that_bench_can_or_there_is_a_reason():
 
 def test_both_defaults_of_the_number_of_requests_have_their_reason():
     words = {verb: field.option.default for verb, field in options() if field.name == "requests"}
-    assert "100, for a quick look; tune and simulate send 1000" in words["bench"]
+    assert "100 or two for each user, for a quick look; tune and" in words["bench"]
     for verb in ("tune", "simulate"):
         assert "1000, so that ten lie beyond the 99th percentile; bench sends 100" in words[verb]

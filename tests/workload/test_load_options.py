@@ -77,3 +77,11 @@ def test_options_that_contradict_say_what_to_change(options, said, next_step):
         LoadOptions(**options).to_workload()
     assert next_step in caught.value.hint
     assert caught.value.hint
+
+
+def test_by_default_each_user_sends_two_requests_at_least():
+    assert LoadOptions().to_workload().request_count == 100
+    assert LoadOptions(concurrency=32).to_workload().request_count == 100
+    assert LoadOptions(concurrency=512).to_workload().request_count == 1024
+    assert LoadOptions(concurrency=512, requests=20).to_workload().request_count == 20
+    assert LoadOptions(concurrency=512, rate=4.0).to_workload().request_count == 100

@@ -37,7 +37,10 @@ DEFAULT_TURN_TOKENS = "64"
 DEFAULT_CONCURRENCY = 10
 DEFAULT_REQUESTS = 100
 
-REQUESTS_WORDS = f"{DEFAULT_REQUESTS}, for a quick look; tune and simulate send {STUDY_REQUESTS}"
+REQUESTS_WORDS = (
+    f"{DEFAULT_REQUESTS} or two for each user, for a quick look; tune and simulate send "
+    f"{STUDY_REQUESTS}"
+)
 STUDY_REQUESTS_WORDS = (
     f"{STUDY_REQUESTS}, so that ten lie beyond the 99th percentile; bench sends {DEFAULT_REQUESTS}"
 )
@@ -374,13 +377,16 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Number of requests: as given, else as many as the duration needs, else the default."""
         if self.requests is not None:
             return self.requests
+        users = workload.concurrency or DEFAULT_CONCURRENCY
         if workload.duration_s is None:
             if isinstance(workload.arrivals, Scheduled):
                 return max(1, len(workload.arrivals.times_s))
-            return MOST_UNTIL if workload.until else workload.request_count
+            if workload.until:
+                return MOST_UNTIL
+            each_twice = 2 * users if workload.closed_loop and not self.workload else 0
+            return max(workload.request_count, each_twice)
         if not workload.closed_loop:
             return _due_within(workload.arrivals, workload.duration_s)
-        users = workload.concurrency or DEFAULT_CONCURRENCY
         answer_s = QUICK_ANSWER_S + QUICK_TOKEN_S * _shortest_answers(workload) + workload.think_s
         needed = int(users * workload.duration_s / answer_s)
         return max(1000, users, min(MOST_FOR_DURATION, needed))
