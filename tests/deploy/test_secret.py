@@ -25,6 +25,10 @@ PLANTED = [
     "nvapi-" + "n" * 30,
     "xoxb-" + "1" * 20,
     "eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.c2lnbmF0dXJlMTIz",
+    "AIza" + "S" * 35,
+    "npm_" + "p" * 36,
+    "dckr_pat_" + "d" * 24,
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAK\n-----END RSA PRIVATE KEY-----",
 ]
 
 #: By what stands before; `SECRET` is the plain word that must go.
@@ -39,6 +43,19 @@ SAID = [
     "GET /?X-Amz-Signature=SECRET&x=1",
     "X-Amz-Security-Token=SECRET",
     "password: SECRET",
+    "GITHUB_TOKEN=SECRET make",
+    "PGPASSWORD=SECRET psql",
+    "OPENAI_KEY=SECRET",
+    "WANDB_API_KEY: SECRET",
+    "AZURE_STORAGE_KEY=SECRET",
+    "DB_PASSWORD=SECRET",
+    "MY_CLIENT_PASSWORD='SECRET'",
+    "--auth-token SECRET --port 1",
+    "--hub-token=SECRET",
+    "non-default args: {'api_key': ['SECRET'], 'port': 1}",
+    "Namespace(api_key='SECRET', model='m')",
+    'private_key = "SECRET"',
+    "git clone https://SECRET@example.org/x",
 ]
 SECRET = "tiger-woods-2000+/x"
 
@@ -53,10 +70,38 @@ def test_a_planted_credential_is_seen_and_taken_out(token: str) -> None:
 
 @pytest.mark.parametrize("text", SAID)
 def test_a_credential_without_a_spelling_is_known_by_what_stands_before(text: str) -> None:
-    shown = redacted_text(text.replace("SECRET", SECRET))
+    shown = redacted_text(
+        text.replace("SECRET", SECRET.replace("/", "-") if "://" in text else SECRET)
+    )
     assert SECRET not in shown
     assert "tiger" not in shown
     assert shown == text.replace("SECRET", REDACTED)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["api_key", "--api-key", "hf_token", "HF_TOKEN", "GITHUB_TOKEN", "PGPASSWORD", "OPENAI_KEY",
+     "AWS_SECRET_ACCESS_KEY", "db_password", "client_secret", "WANDB_API_KEY", "auth-token"],
+)  # fmt: skip
+def test_a_setting_is_a_credential_by_its_name_wherever_it_stands(name: str) -> None:
+    assert is_secret_name(name)
+    for held in (
+        {name: "tiger"},
+        [[name, "tiger"]],
+        {"extra": [(name, "tiger")]},
+        {"a": {name: ["tiger"]}},
+    ):
+        assert "tiger" not in json.dumps(redacted(held))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["max_num_batched_tokens", "tokenizer", "pad_token", "eos_token", "key", "routing_key",
+     "max_tokens", "password_file_mode", "secret_arn", "sort_keys", "token_times"],
+)  # fmt: skip
+def test_a_setting_that_only_sounds_like_one_stays(name: str) -> None:
+    assert not is_secret_name(name)
+    assert redacted({name: "tiger"}) == {name: "tiger"}
 
 
 def test_what_is_no_credential_stays() -> None:

@@ -344,6 +344,8 @@ def require_alone(request: Bench) -> None:
     Raises:
         InputError: They do.
     """
+    if request.endpoint.sagemaker == "":
+        raise InputError("--sagemaker names no endpoint", hint="give the endpoint's name")
     if request.endpoint.sagemaker is None and not request.endpoint.via_aws_job:
         for name in _ONLY_HERE:
             if values_of(request).get(name):

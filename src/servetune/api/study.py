@@ -24,6 +24,7 @@ from servetune.json_value import JsonMembers, JsonObject
 from servetune.metrics import unmet
 from servetune.report import candidates_of
 from servetune.search import recommend
+from servetune.secret import redacted_text
 from servetune.servers.launchers import Job, kubernetes_job, slurm_script
 from servetune.store import Artifacts, Journal, TrialRecord, latest
 from servetune.trials import ExecutionPolicy, Trial, commands_of, problems_of, run_trials
@@ -108,7 +109,7 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         if self.job:
             return self.job.rstrip("\n")
-        return "\n".join(self._plan_lines()) if self.planned else str(self.pick())
+        return redacted_text("\n".join(self._plan_lines())) if self.planned else str(self.pick())
 
     def _plan_lines(self) -> Iterator[str]:
         for number, server in enumerate(self.planned, start=1):

@@ -36,6 +36,7 @@ from servetune.loadgen.sender_pool import (
 from servetune.loadgen.server_side import ServerMetrics, ServerSide
 from servetune.loadgen.target import Target, tls_context, without
 from servetune.metrics.record import Record
+from servetune.secret import redacted_text
 from servetune.traffic.messages import RequestTrace, Setup
 from servetune.traffic.request_file import (
     PreparedRequest,
@@ -425,7 +426,7 @@ class _Run:
                 (credentials.access_key, "[access key]"),
             ):
                 words = without(words, secret, shown)
-        return words
+        return redacted_text(words)
 
     def _on_turn(self, sender: LoadSender) -> None:
         """Report progress, and end the run where a limit or a hook says so; ten times a second."""

@@ -152,8 +152,11 @@ class Origin(msgspec.Struct, frozen=True):
     @classmethod
     def parse(cls, base_url: str) -> Origin:
         """Read a base URL, with or without the `/v1` that OpenAI's clients want at its end."""
-        parts = urlsplit(base_url if "://" in base_url else f"http://{base_url}")
         hint = "write it as http://host:port"
+        try:
+            parts = urlsplit(base_url if "://" in base_url else f"http://{base_url}")
+        except ValueError as error:
+            raise InputError(f"'{base_url}' is not an http or https address", hint=hint) from error
         try:
             port = parts.port
         except ValueError as error:

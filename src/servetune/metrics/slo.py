@@ -210,6 +210,13 @@ def _parse_one(part: str, text: str, position: int) -> Constraint:
             position + match.start("value"),
             hint=_EXAMPLE,
         )
+    if metric == "error_rate" and float(match["value"]) > 1:
+        raise GrammarError(
+            f"error_rate is a share from 0 to 1, never {match['value']}",
+            text,
+            position + match.start("value"),
+            hint="1% is error_rate<=0.01",
+        )
     scale = _MS_PER_UNIT[unit] if metric in LATENCIES else 1.0
     return Constraint(metric, statistic, match["op"], float(match["value"]) * scale)
 

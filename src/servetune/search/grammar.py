@@ -261,9 +261,10 @@ def _range(inside: str, text: str, at: int) -> range:
         )
     if not span:
         raise GrammarError(f"range({inside}) is empty", text, at, hint="the end is not included")
-    if len(span) > MOST_VALUES:
+    count = (span[-1] - span[0]) // span.step + 1  # `len` counts up to 2^63 alone
+    if count > MOST_VALUES:
         raise GrammarError(
-            f"range({inside}) is {len(span):,} values", text, at, hint="give a larger step"
+            f"range({inside}) is {count:,} values", text, at, hint="give a larger step"
         )
     return span
 

@@ -43,7 +43,7 @@ class BoundedLog:
         self._path, self._most_bytes = path, most_bytes
         self._head_bytes = int(most_bytes * HEAD_FRACTION)
         self._tail_bytes = int(most_bytes * TAIL_FRACTION)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         self._size = 0
         self._kept = b""  # the head, once the middle has been left out
         self._begin = 0  # of what was written since then
@@ -93,7 +93,7 @@ class BoundedLog:
         self._left_out_bytes += len(middle)
         noted_text = self._noted_text()
         replacement = f"{self._path}.new"
-        fresh = os.open(replacement, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        fresh = os.open(replacement, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         try:
             for part in (self._kept, noted_text, tail):
                 _write_all(fresh, part)

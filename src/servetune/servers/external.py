@@ -40,11 +40,16 @@ class ExternalServer:
         Raises:
             InputError: The URL is none.
         """
-        parts = urllib.parse.urlsplit(url if "//" in url else f"http://{url}")
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise InputError(
-                f"'{url}' is no URL of a server", hint="such as --url http://127.0.0.1:8000"
-            )
+        refusal = InputError(
+            f"'{url}' is no URL of a server", hint="such as --url http://127.0.0.1:8000"
+        )
+        try:
+            parts = urllib.parse.urlsplit(url if "//" in url else f"http://{url}")
+            usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+        except ValueError as error:  # brackets of an IPv6 address, or a port above 65535
+            raise refusal from error
+        if not usable:
+            raise refusal
         self.url = parts.geturl().rstrip("/").removesuffix("/v1")
         self.name = "the external server"
         self.command: tuple[str, ...] = ()

@@ -255,6 +255,10 @@ class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
         plain = msgspec.json.decode(msgspec.json.encode(self))
         return msgspec.json.encode(redacted(plain))
 
+    def without_secrets(self) -> TrialRecord:
+        """The record as its journal has it, for whatever else is made of it."""
+        return record_from_json(msgspec.json.decode(self.to_json()))
+
     def limits(self) -> tuple[Constraint, ...]:
         """Constraints of the study; those on metrics that servetune does not know are left out."""
         known = []
@@ -295,7 +299,7 @@ def trial_key(
 
 
 def record_from_json(raw: object) -> TrialRecord:
-    """Record out of decoded JSON, servetune's own or another tool's.
+    """Record out of decoded JSON, servetune's own or another tool's, without its credentials.
 
     Raises:
         SchemaTooNew: A newer servetune wrote it.
@@ -307,7 +311,7 @@ def record_from_json(raw: object) -> TrialRecord:
     if isinstance(schema, int) and schema > SCHEMA:
         raise SchemaTooNew(schema, SCHEMA)
     try:
-        record = msgspec.convert(raw, TrialRecord, dec_hook=_object)
+        record = msgspec.convert(redacted(raw), TrialRecord, dec_hook=_object)
     except msgspec.ValidationError as error:
         raise StoreError(f"not a trial record: {error}") from None
     if record.key:

@@ -62,8 +62,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record_of(trial: Trial, study: StudyContext, outcome: Outcome) -> TrialRecord:
-    """Record of a trial that ended, with results or with a failure."""
-    return TrialRecord(
+    """Record of a trial that ended, with results or with a failure; it holds no credential."""
+    record = TrialRecord(
         servetune_schema=SCHEMA,
         key=trial.key,
         status="ok" if outcome.failure is None else "failed",
@@ -83,6 +83,7 @@ def record_of(trial: Trial, study: StudyContext, outcome: Outcome) -> TrialRecor
         server_log=outcome.server_log,
         provenance=outcome.provenance,
     )
+    return record.without_secrets()
 
 
 def bench_record(
@@ -97,7 +98,7 @@ def bench_record(
         speed: Engine's seconds per second where the server is the simulated engine.
     """
     results = _bench_results(bench, loaded, speed)
-    return TrialRecord(
+    record = TrialRecord(
         servetune_schema=SCHEMA,
         key=trial_key(
             model=bench.targets[0].model,
@@ -114,6 +115,7 @@ def bench_record(
         failure=None if results.completed else _failure(loaded, results),
         provenance=provenance(started_at=started_at, seed=bench.workload.seed, engine_version=None),
     )
+    return record.without_secrets()
 
 
 # results

@@ -35,6 +35,9 @@ _Times = NDArray[np.float64]
 Gaps = Literal["poisson", "even"]
 """How arrivals lie around a rate that moves: at random, or as evenly as it allows."""
 
+_LEAST_RATE, _MOST_RATE = 1e-6, 1e7
+"""Requests per second that a law may have: beyond them times are no numbers any more."""
+
 _BLOCK = 4096  # gaps drawn at once; more only costs memory
 
 
@@ -554,6 +557,11 @@ def _require_rate(rate_per_s: float) -> None:
         raise InputError(
             f"rate_per_s must be positive, got {rate_per_s}",
             hint="requests that are all sent at once, or as answers come, need no rate",
+        )
+    if not _LEAST_RATE <= rate_per_s <= _MOST_RATE:
+        raise InputError(
+            f"rate_per_s is {rate_per_s:g}, no rate that a run can have",
+            hint=f"from {_LEAST_RATE:g} (a request in twelve days) to {_MOST_RATE:g} per second",
         )
 
 

@@ -215,7 +215,11 @@ def load_options(args: ClientArgs) -> LoadOptions:
             strict=False,
         )
     except msgspec.ValidationError as error:
-        raise InputError(f"client arguments: {error}".replace("`", "")) from None
+        reason, _, name = str(error).replace("`", "").partition(" - at $.")
+        raise InputError(
+            f"client argument {name}: {reason[:1].lower()}{reason[1:]}",
+            hint="docs/guides/grammar.md has the client arguments and what they take",
+        ) from None
 
 
 def _route(args: ClientArgs) -> ClientArgs:

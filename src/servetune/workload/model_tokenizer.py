@@ -76,7 +76,7 @@ class ChatTemplate:
                     **self._specials,
                 )
             )
-        except (jinja2.TemplateError, TypeError, ValueError) as error:
+        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise InputError(f"the chat template refuses these messages: {error}") from error
 
 

@@ -22,7 +22,7 @@ from servetune.workload.parts import Adapter, DataSet, Level, Part, Prefix, Sess
 from servetune.workload.prepare import ID_APIS
 from servetune.workload.presets import preset, preset_names
 from servetune.workload.traces import trace_in
-from servetune.workload.workload import TraceFile, Workload
+from servetune.workload.workload import MOST_REQUESTS, TraceFile, Workload
 
 DEFAULT_INPUT_TOKENS = "550"
 DEFAULT_OUTPUT_TOKENS = "150"
@@ -45,9 +45,6 @@ STUDY_REQUESTS_WORDS = (
     f"{STUDY_REQUESTS}, so that ten lie beyond the 99th percentile; bench sends {DEFAULT_REQUESTS}"
 )
 """Default numbers of requests in words, with the reason why they differ."""
-
-MOST_REQUESTS = 5_000_000
-"""Requests of a run that ends after a time, whatever the rate."""
 
 MOST_UNTIL = 20_000
 """Requests of a run that ends at a precision; a tail is known to 5 % long before, or never."""

@@ -25,6 +25,9 @@ from servetune.workload.request import Request
 from servetune.workload.sampler import Draft, sampled
 from servetune.workload.traces import Trace, trace_in
 
+MOST_REQUESTS = 5_000_000
+"""Requests of a run, and users at once: more is a typo, or more than memory holds."""
+
 
 class TraceFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Recorded requests that are sent again: their times, lengths and shared beginnings.
@@ -108,6 +111,13 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             )
         if self.request_count < 1:
             raise InputError(f"a run needs at least one request, got {self.request_count}")
+        for name, count in (("requests", self.request_count), ("users", self.concurrency or 0)):
+            if count > MOST_REQUESTS:
+                shown = f"{count:,}" if count < 10**15 else f"10^{len(str(count)) - 1}"
+                raise InputError(
+                    f"{shown} {name} are more than a run can hold",
+                    hint=f"at most {MOST_REQUESTS:,}; what should last longer has --duration",
+                )
         if self.concurrency is not None and self.concurrency < 1:
             raise InputError(f"concurrency must be 1 or more, got {self.concurrency}")
         if self.warmup_count < 0:
