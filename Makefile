@@ -53,10 +53,18 @@ $(TINY)/config.json: | vllm
 
 # Two parts: four processes on two cores, since most tests wait; then, alone on the machine, those
 # that judge times. `pytest` by itself runs all in one process; tests/conftest.py has the rules.
-test: $(DEV_STAMP)  ## All tests that need neither a real engine nor a GPU
+test: $(DEV_STAMP)  ## Tests that need neither a real engine nor a GPU, the slow ones apart
 	@status=0; \
 	  $(BIN)/python -m pytest --part together -n 4 --dist loadgroup || status=1; \
 	  $(BIN)/python -m pytest --part alone || status=1; \
+	  exit $$status
+
+# Those that take ten seconds or more each: servers that never get ready, kills at every request.
+.PHONY: test-slow
+test-slow: $(DEV_STAMP)  ## The slow tests, of which `test` has none (two minutes)
+	@status=0; \
+	  $(BIN)/python -m pytest --part together --slow -n 4 --dist loadgroup || status=1; \
+	  $(BIN)/python -m pytest --part alone --slow || status=1; \
 	  exit $$status
 
 test-engine: $(DEV_STAMP) $(TINY)/config.json  ## The thread on real vLLM (a few minutes)

@@ -40,12 +40,13 @@ def pytest_addoption(parser):
     parser.addoption(
         "--part",
         choices=("together", "alone"),
-        help="tests that may run beside others (with -n), or those marked `timed`",
+        help="tests that may run beside others (with -n), or those marked `timed`; no slow ones",
     )
+    parser.addoption("--slow", action="store_true", help="of a part, the tests marked `slow` alone")
 
 
 def pytest_collection_modifyitems(config, items):
-    """Select one part of `make test`.
+    """Select one part of `make test`, or of `make test-slow`.
 
     Tests wait more than they reckon, so several processes run them side by side. A test that
     judges times is marked `timed` and has the machine to itself. Tests that look at processes of
@@ -55,11 +56,12 @@ def pytest_collection_modifyitems(config, items):
     part = config.getoption("--part")
     if part is None:
         return
-    parts = {"together": [], "alone": []}
+    slow, chosen, others = config.getoption("--slow"), [], []
     for item in items:
-        parts["alone" if item.get_closest_marker("timed") else "together"].append(item)
-    items[:] = parts.pop(part)
-    [others] = parts.values()
+        belongs = "alone" if item.get_closest_marker("timed") else "together"
+        here = belongs == part and slow == bool(item.get_closest_marker("slow"))
+        (chosen if here else others).append(item)
+    items[:] = chosen
     config.hook.pytest_deselected(items=others)
 
 

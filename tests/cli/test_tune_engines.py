@@ -203,6 +203,7 @@ def test_options_of_the_load_are_those_of_bench_on_a_real_server_too(servetune, 
     assert {one["results"]["total_output_tokens"] for one in records} == {32}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("load", "reason"),
     [
@@ -237,6 +238,7 @@ def test_all_that_bench_sends_is_swept_on_a_real_server(servetune, tmp_path, loa
             assert each["completed"] > 4
 
 
+@pytest.mark.slow
 def test_an_external_server_that_goes_away_costs_its_trials_and_not_the_run(servetune, tmp_path):
     with served("--itl-s", "0.02", truth=tmp_path / "truth.jsonl") as server:
         ran = servetune(

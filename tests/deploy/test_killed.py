@@ -86,6 +86,7 @@ def rendered(folder: Path) -> int:
     return len(deployment_of(made).steps)
 
 
+@pytest.mark.slow
 def test_an_endpoint_survives_a_kill_at_each_of_its_requests(
     double: FakeAws, tmp_path: Path
 ) -> None:
@@ -118,6 +119,7 @@ def test_an_endpoint_survives_a_kill_at_each_of_its_requests(
     assert not (tmp_path / "b" / "state.json").exists()
 
 
+@pytest.mark.slow
 def test_an_upload_survives_a_kill_at_each_of_its_requests(double: FakeAws, tmp_path: Path) -> None:
     part = MIB
     double.s3.least_part_bytes = part

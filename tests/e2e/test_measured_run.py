@@ -91,6 +91,7 @@ def test_two_trials_on_one_server_do_not_share_prompts(tune, tmp_path):
         assert record.results["server"]["prefix_hits_tokens"] == 0
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_under_load_is_a_failed_record_and_the_sweep_goes_on(tune, tmp_path):
     done = tune("die_after_s=[0.4,600];itl_s=0.1")
     assert done.returncode == 3
@@ -102,6 +103,7 @@ def test_a_server_that_dies_under_load_is_a_failed_record_and_the_sweep_goes_on(
     await_leftovers_gone(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_server_that_never_gets_ready_is_a_failed_record_with_its_log(tune, tmp_path):
     done = tune("ready_after_s=[60,0]", "--server-timeout", "8")
     assert done.returncode == 3
@@ -148,6 +150,7 @@ def await_lines(journal, count):
     raise AssertionError("the journal did not grow")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_interrupting_stops_the_server_and_says_how_to_go_on(tmp_path, servetune, tiny, stop):
     process = start(tmp_path, "itl_s=0.05", "max_concurrency=[1,2,4];num_prompts=10")

@@ -147,6 +147,7 @@ def _dropped_by_the_image(double, fleet):
     fleet.overrides = {"SM_VLLM_MAX_NUM_SEQS": "32"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("container", "mishap", "source"),
     [
@@ -181,6 +182,7 @@ ELSEWHERE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.timed
 @pytest.mark.parametrize("engine", ELSEWHERE)
 def test_what_was_simulated_for_another_engine_is_shipped_and_proved_as_that_engine(

@@ -115,6 +115,7 @@ def test_a_trial_has_a_time_of_its_own(tune, tmp_path):
     assert 0 < record.results["completed"] < 1000
 
 
+@pytest.mark.slow
 def test_a_budget_puts_trials_off_and_resume_runs_them(tune, tmp_path):
     grid = {
         "command": f"{FAKE} --itl-s 0.02",
@@ -159,6 +160,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(tune, tmp_path, words,
     assert "starting" not in done.stderr
 
 
+@pytest.mark.slow
 def test_four_servers_side_by_side_have_devices_and_ports_of_their_own(tune, tmp_path):
     probe = tmp_path / "sees.py"
     probe.write_text(

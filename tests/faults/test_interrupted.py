@@ -129,6 +129,7 @@ def moments():
     return [(rng.uniform(0.05, 3.5), number) for number in signals]
 
 
+@pytest.mark.slow
 def test_signals_at_random_moments_and_the_final_set_is_the_same(sweep, moments):
     grid = {
         "server_args": "max_num_seqs=[4,8,16]",

@@ -137,6 +137,7 @@ def test_streams_that_stall_end_at_the_time_limit(sweep):
     assert {reason["outcome"] for reason in record.results["failures"]} == {"timeout"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["hang_health", "ready_after_s"])
 def test_a_server_that_takes_the_port_and_is_never_healthy_is_left(sweep, way):
     value = "true" if way == "hang_health" else "600"

@@ -218,6 +218,7 @@ def test_a_talkative_server_is_drained_and_its_tail_kept_without_colours(server)
     assert [line.split(" x")[0] for line in tail] == ["line 39998", "line 39999"]
 
 
+@pytest.mark.slow
 def test_a_server_that_writes_100_mb_keeps_a_bounded_log_with_what_matters(server):
     with server("roars") as one:
         one.wait_ready(120)
@@ -230,6 +231,7 @@ def test_a_server_that_writes_100_mb_keeps_a_bounded_log_with_what_matters(serve
     assert "servetune left" in text
 
 
+@pytest.mark.slow
 def test_why_a_server_died_is_found_below_much_that_it_wrote_afterwards(server):
     with server("roars", "and-dies") as one, pytest.raises(EngineDied) as caught:
         one.wait_ready(120)
