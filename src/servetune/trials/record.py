@@ -32,6 +32,7 @@ from servetune.store import (
 from servetune.trials.failures import no_answer
 from servetune.trials.trial import StudyContext, Trial
 from servetune.workload import Constant, Gamma, Poisson, Workload
+from servetune.workload.options import STUDY_INPUT_TOKENS, STUDY_OUTPUT_TOKENS
 
 if TYPE_CHECKING:
     from servetune.trials.benched import Bench
@@ -366,12 +367,14 @@ def _nominal_lengths(trial: Trial) -> tuple[int, int]:
 
     A range has the length that it is named by, a law of `input_tokens` or `output_tokens` -1.
     """
-    workload, args = trial.workload, trial.client_args
+    workload = trial.workload
+    usual = {"random_input_len": STUDY_INPUT_TOKENS, "random_output_len": STUDY_OUTPUT_TOKENS}
+    args = {**usual, **trial.client_args}
     if workload.name != "random" or not workload.parts or workload.has_dataset:
         return -1, -1
     fixed = workload.lengths.fixed_pair or (-1, -1)
     own_outputs = "output_tokens" in args or workload.api == "embeddings"
     return (
-        fixed[0] if "input_tokens" in args else int(args.get("random_input_len", 1024)),
-        fixed[1] if own_outputs else int(args.get("random_output_len", 512)),
+        fixed[0] if "input_tokens" in args else int(args["random_input_len"]),
+        fixed[1] if own_outputs else int(args["random_output_len"]),
     )
