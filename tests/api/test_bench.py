@@ -10,7 +10,7 @@ import servetune as st
 from servetune.api.bench_baseline import like_trial
 from servetune.api.bench_setup import prepared_load
 from servetune.api.request import checked, read_config
-from servetune.errors import InputError
+from servetune.errors import InputError, StoreError
 from servetune.hardware import instance
 from servetune.models import load_shape
 from servetune.search import Space, parse_settings
@@ -231,6 +231,34 @@ def test_a_level_that_breaks_costs_no_level_before_it(server, tmp_path):
     assert (tmp_path / "o" / "60-per-s" / "bench.jsonl").is_file()
 
 
+def test_a_level_is_in_the_journal_of_all_before_the_next_begins(server, tmp_path):
+    kept = []
+
+    def look(load, progress):
+        if progress is None and load.workload.concurrency == 2:
+            kept.extend(st.read(tmp_path / "o" / "bench.jsonl"))
+
+    st.bench(
+        server.url,
+        concurrency=[1, 2],
+        requests=4,
+        input_tokens="20",
+        output_tokens="4",
+        out=tmp_path / "o",
+        on_progress=look,
+    )
+    assert [each.config.client_args["max_concurrency"] for each in kept] == [1]
+
+
+def test_levels_of_another_run_are_refused_before_anything_is_sent(server, tmp_path):
+    (tmp_path / "o" / "2-users").mkdir(parents=True)
+    (tmp_path / "o" / "2-users" / "bench.jsonl").write_text("{}\n")
+    with pytest.raises(StoreError, match=r"2-users.* exists already") as refused:
+        st.bench(server.url, concurrency=[1, 2], requests=4, out=tmp_path / "o")
+    assert refused.value.hint == "choose another --out"
+    assert not server.truths
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -238,6 +266,7 @@ def test_a_level_that_breaks_costs_no_level_before_it(server, tmp_path):
         ({"concurrency": [2, 2]}, "--concurrency names a level twice"),
         ({"concurrency": [1, 2], "against": "x.jsonl"}, "compares one level with one trial"),
         ({"concurrency": [1, 2], "trace": "t.csv"}, "a trace has its own times"),
+        ({"concurrency": [1, 2], "compat": "vllm"}, "--compat gives one run"),
         ({"concurrency": [1, 0]}, "concurrency"),
     ],
 )

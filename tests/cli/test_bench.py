@@ -68,6 +68,7 @@ def test_an_interrupted_level_ends_the_run_and_all_before_is_kept(fake, tmp_path
     process.send_signal(signal.SIGINT)
     printed, _ = process.communicate(timeout=20)
     assert process.returncode == 130
+    assert "INTERRUPTED at 2: " in printed
     assert "1 of 3 levels did not run" in printed
     first, second = read_journal(tmp_path / "o" / "bench.jsonl")
     assert first.results.completed == 40

@@ -184,9 +184,11 @@ def bench(
     if isinstance(request, str):
         options["urls"] = (request, *options.get("urls", ()))
     request = request_of(Bench, request if isinstance(request, Bench) else Bench(), options)
+    levels = request.levels()
     if request.results.out is not None:
         require_free(request.results.out)
-    levels = request.levels()
+        for each in levels if len(levels) > 1 else ():
+            require_free(request.results.out / level_name(each))
     if len(levels) > 1:
         return _bench_levels(request, levels, on_progress)
     return _bench_one(levels[0], on_progress)
@@ -208,6 +210,7 @@ def _bench_levels(
             files = msgspec.structs.replace(each.results, out=out)
             asked = msgspec.structs.replace(each, seed=seed + place, results=files)
             done.append(_bench_one(asked, on_progress))
+            _append_level(request, done[-1])
             if done[-1].status == INTERRUPTED:
                 break
     except BaseException:
@@ -236,6 +239,11 @@ def _require_levels(request: Bench) -> None:
             "--against compares one level with one trial",
             hint="give one value of --concurrency or --rate",
         )
+    if request.results.compat is not None:
+        raise InputError(
+            "--compat gives one run in another tool's figures",
+            hint="leave it out, or give one value of --concurrency or --rate",
+        )
     if request.load.trace is not None:
         raise InputError(
             "a trace has its own times and prompts, and each level would send them again",
@@ -243,17 +251,22 @@ def _require_levels(request: Bench) -> None:
         )
 
 
+def _append_level(request: Bench, level: BenchResult) -> None:
+    """Put a level into the journal of all as soon as it ends: a killed run keeps what it had."""
+    if request.results.out is not None and level.record is not None:
+        journal_path = Artifacts(request.results.out, STEM).journal
+        with Journal(journal_path, resume=True) as journal:
+            journal.append(level.record)
+
+
 def _write_levels(
     request: Bench, done: Sequence[BenchResult], constraints: tuple[Constraint, ...]
 ) -> None:
-    """Journal, summary and dashboard of all levels; each has its requests in its own folder."""
+    """Summary and dashboard of all levels; each has its requests in its own folder."""
     records = [level.record for level in done if level.record is not None]
     if request.results.out is None or not records:
         return
     artifacts = Artifacts(request.results.out, STEM)
-    with Journal(artifacts.journal) as journal:
-        for record in records:
-            journal.append(record)
     write_artifacts(artifacts, records, constraints)
     write_repeating(request_of(Bench, request, {"out": None}), artifacts.configuration)
     for path in (artifacts.journal, artifacts.summary, artifacts.dashboard):

@@ -39,8 +39,7 @@ def knee(records: Sequence[TrialRecord]) -> TrialRecord | None:
             latency_ms or float("inf")
         )
 
-    ended = [record for record in records if record.status == "ok"]
-    return max(ended, key=power, default=None)
+    return max(_whole(records), key=power, default=None)
 
 
 def largest(
@@ -49,13 +48,17 @@ def largest(
     """The run of the largest load that meets every constraint; `None` without one, or limits."""
     good = [
         record
-        for record in records
-        if record.status == "ok"
-        and constraints
+        for record in _whole(records)
+        if constraints
         and check_constraints(record, constraints).meets_all
         and not exceeds_error_tolerance(record.results, constraints)
     ]
     return max(good, key=lambda record: level_of(record)[0], default=None)
+
+
+def _whole(records: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Runs that ended well and were not interrupted."""
+    return [each for each in records if each.status == "ok" and not each.results.get("interrupted")]
 
 
 def levels_table(
@@ -101,12 +104,14 @@ def _conclusions(
     records: Sequence[TrialRecord], constraints: tuple[Constraint, ...], *, asked: int
 ) -> Iterator[str]:
     for record in records:
+        if record.results.get("interrupted"):
+            yield f"INTERRUPTED at {level_of(record)[1]}: results up to the interruption"
         if record.failure is not None:
             yield f"FAILED at {level_of(record)[1]}: {record.failure.reason}"
         elif (record.results.get("saturation") or {}).get("saturated"):
             yield f"SATURATED at {level_of(record)[1]}: {record.results['saturation']['words']}"
     if len(records) < asked:
-        yield f"INTERRUPTED: {asked - len(records)} of {asked} levels did not run"
+        yield f"{asked - len(records)} of {asked} levels did not run"
     best = knee(records)
     if best is not None and len(records) > 1:
         at_end = " (the largest that was tried)" if best is _most(records) else ""
