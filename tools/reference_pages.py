@@ -119,7 +119,7 @@ def _cli() -> str:
         parts += _command_help(command, root, verb)
     parts.append(
         "Exit status: 0 done, 1 target missed, 2 usage or plan, 3 engine or server, 4 deploy, "
-        "130 interrupted.\n"
+        "130 interrupted; [exit statuses](exit-status.md) says when.\n"
     )
     return "\n".join(parts)
 

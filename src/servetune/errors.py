@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from enum import IntEnum
 
 __all__ = [
     "CannotRender",
@@ -35,6 +36,7 @@ __all__ = [
     "EngineDied",
     "EngineError",
     "EngineNotReady",
+    "ExitStatus",
     "GrammarError",
     "InputError",
     "LoadError",
@@ -50,10 +52,21 @@ __all__ = [
 ]
 
 
+class ExitStatus(IntEnum):
+    """Exit status of the command line; `docs/reference/exit-status.md` says when each is given."""
+
+    DONE = 0
+    TARGET_MISSED = 1
+    USAGE = 2
+    SERVER = 3
+    DEPLOY = 4
+    INTERRUPTED = 130
+
+
 class ServetuneError(Exception):
     """Base of the tree; `exit_code` is the exit status of the command line."""
 
-    exit_code = 2
+    exit_code = ExitStatus.USAGE
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -129,7 +142,7 @@ class NotSimulated(PlanError):
 class EngineError(ServetuneError):
     """A server that could not be started, reached or stopped."""
 
-    exit_code = 3
+    exit_code = ExitStatus.SERVER
 
 
 class EngineNotReady(EngineError):
@@ -171,7 +184,7 @@ class PortBusy(EngineError):
 class LoadError(ServetuneError):
     """A load run in which no request could be sent."""
 
-    exit_code = 3
+    exit_code = ExitStatus.SERVER
 
 
 class ServerRefused(LoadError):
@@ -207,13 +220,13 @@ class SchemaTooNew(StoreError):
 class DeployError(ServetuneError):
     """A deployment that cannot be applied."""
 
-    exit_code = 4
+    exit_code = ExitStatus.DEPLOY
 
 
 class CannotRender(DeployError):
     """A request that the target's files cannot express; raised before anything is sent."""
 
-    exit_code = 2
+    exit_code = ExitStatus.USAGE
 
 
 def nearest(name: str, known: Iterable[str], *, count: int = 4) -> list[str]:

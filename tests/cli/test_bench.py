@@ -292,7 +292,21 @@ def test_a_shared_prefix_is_the_same_tokens_and_the_rest_is_not(fake):
 
 def test_requests_are_spread_over_adapters_by_weight(fake):
     server = fake(model="a")
-    results(server.url, *SMALL, "--lora", "a=1", "--lora", "b=3", "-n", 8, "-c", 1, "--warmup", 0)
+    results(
+        server.url,
+        *SMALL,
+        "--lora",
+        "a=1",
+        "--lora",
+        "b=3",
+        "-n",
+        8,
+        "-c",
+        1,
+        "--warmup",
+        0,
+        code=3,
+    )
     asked = [body["model"] for body in server.bodies]
     assert (asked.count("a"), asked.count("b")) == (2, 6)
 
@@ -356,12 +370,14 @@ def test_a_route_that_was_named_and_is_not_there_is_not_replaced(chat_alone, ser
 
 def test_failures_are_counted_by_kind_with_a_sample(fake):
     server = fake(fail_share=0.5)
-    printed = run(server.url, *SMALL, "-n", 40, "--warmup", 0)
+    printed = run(server.url, *SMALL, "-n", 40, "--warmup", 0, code=3)
     found = re.search(r"FAILED (\d+) x HTTP 500 Internal Server Error: (.*)", printed)
     assert "told to fail" in found[2]
     failed = sum(truth.fault == "fail" for truth in server.truths)
     assert int(found[1]) == failed > 0
     assert f"{40 - failed} of 40 answered" in printed
+    assert f"FAILED: {failed} of 40 requests failed, more than 5% (--max-error-rate)" in printed
+    assert "FAILED:" not in run(server.url, *SMALL, "-n", 40, "--max-error-rate", 1)
 
 
 def test_failures_in_a_row_end_the_run(fake):
@@ -453,7 +469,7 @@ def test_goodput_and_limits_are_judged(fake):
 
 def test_every_form_of_the_requests_says_the_same(fake, tmp_path):
     server = fake(ttft_s=0.01, itl_s=0.002, fail_share=0.2)
-    run(server.url, *SMALL, "-n", 20, "--rate", 100, "--warmup", 0, "--out", tmp_path)
+    run(server.url, *SMALL, "-n", 20, "--rate", 100, "--warmup", 0, "--out", tmp_path, code=3)
     told = lines(tmp_path / "bench.requests.jsonl")
     with (tmp_path / "bench.requests.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -475,7 +491,7 @@ def test_every_form_of_the_requests_says_the_same(fake, tmp_path):
 def test_parquet_says_the_same(fake, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is an extra")
     server = fake(ttft_s=0.01, tokens_per_chunk=3, fail_share=0.2)
-    run(server.url, *SMALL, "-n", 20, "--warmup", 0, "--out", tmp_path)
+    run(server.url, *SMALL, "-n", 20, "--warmup", 0, "--out", tmp_path, code=3)
     told = lines(tmp_path / "bench.requests.jsonl")
     rows = parquet.read_table(tmp_path / "bench.requests.parquet").to_pylist()
     assert len(rows) == 20

@@ -401,7 +401,9 @@ OVERLOAD = ("--rate", "20", "--requests", "300", "--input-len", "500", "--output
 
 def test_clients_give_up_at_their_time_limit_and_the_text_says_so(servetune):
     free = data(servetune(*PLAN, *OVERLOAD, "--json"))
-    cut = data(servetune(*PLAN, *OVERLOAD, "--request-timeout", "40", "--json"))
+    done = servetune(*PLAN, *OVERLOAD, "--request-timeout", "40", "--json")
+    assert done.returncode == 1  # more failed than --max-error-rate says
+    cut = json.loads(done.stdout)
     assert (free["results"]["completed"], free["results"]["failed"]) == (300, 0)
     assert 0 < cut["results"]["failed"] < 300
     (failure,) = cut["results"]["failures"]
@@ -427,7 +429,7 @@ def test_tune_simulates_the_time_limit_and_the_limit_of_the_engine(servetune, tm
         done = servetune(
             *("tune", "--engine", name, "--model", "Qwen/Qwen3-4B", "--gpu", "L4"),
             *("--client-args", load, "--output-json", f"{len(list(tmp_path.iterdir()))}.json"),
-            *more,
+            *("--max-error-rate", "0.9", *more),
         )
         assert done.returncode == 0, done.stderr
         journal = max(tmp_path.glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)

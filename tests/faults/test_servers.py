@@ -168,7 +168,11 @@ def test_a_foreign_server_that_takes_the_port_is_neither_measured_nor_ended(swee
 
 
 def test_answers_of_another_length_than_asked_are_reported(sweep):
-    done = sweep.run(sweep.server("short.py"), client="num_prompts=6;max_concurrency=2")
+    done = sweep.run(
+        sweep.server("short.py"),
+        *("--max-wrong-length", 1),
+        client="num_prompts=6;max_concurrency=2",
+    )
     assert done.returncode == 0, done.stderr
     [record] = sweep.records()
     assert record.results["completed"] == 6
@@ -178,7 +182,11 @@ def test_answers_of_another_length_than_asked_are_reported(sweep):
 
 
 def test_a_setting_that_the_server_took_otherwise_is_reported(sweep):
-    done = sweep.run(sweep.server("short.py"), client="num_prompts=6;max_concurrency=2")
+    done = sweep.run(
+        sweep.server("short.py"),
+        *("--max-wrong-length", 1),
+        client="num_prompts=6;max_concurrency=2",
+    )
     assert "note: max_num_seqs=8 was asked, and the server took 4" in done.stderr
     [record] = sweep.records()
     assert record.results["startup"]["taken_otherwise"] == {

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from servetune.metrics import METRICS, Record, parse_constraints, summarize
+from servetune.metrics import METRICS, Record, RequestedLengths, parse_constraints, summarize
 
 PAGE = Path(__file__).parents[2] / "docs/reference/metrics.md"
 SECTIONS = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
@@ -35,6 +35,7 @@ def results():
             chunk_times_s=array("d", at_s + rng.uniform(0.1, 0.5) * np.linspace(0.5, 1, 5)),
             connect_s=0.001,
             counted_output_tokens=5,
+            text_characters=20,
         )
         for index, at_s in enumerate(due_s.tolist())
     ]
@@ -42,7 +43,7 @@ def results():
         records,
         duration_s=float(due_s[-1]) + 0.6,
         per_request_limits=parse_constraints("ttft<=400ms"),
-        requested_output_tokens={},
+        requested=RequestedLengths(output_tokens={}),
     )
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from servetune.metrics import Record, summarize
+from servetune.metrics import Record, RequestedLengths, summarize
 
 
 def record(index=0, **more):
@@ -29,14 +29,17 @@ def test_each_kind_of_failure_keeps_three_different_samples():
 def test_a_wrong_length_is_counted_and_is_no_failure_unless_asked():
     records = [record(i, output_tokens=tokens) for i, tokens in enumerate([3, 2, 3])]
     asked = {0: 3, 1: 3}  # the last one was free to stop
-    results = summarize(records, duration_s=2.0, requested_output_tokens=asked)
+    results = summarize(records, duration_s=2.0, requested=RequestedLengths(output_tokens=asked))
     assert results["wrong_length"] == {
         "count": 1,
         "samples": ["request 1: asked 3 tokens, got 2"],
     }
     assert (results["failed"], results["failures"]) == (0, [])
     strict = summarize(
-        records, duration_s=2.0, requested_output_tokens=asked, wrong_length_fails=True
+        records,
+        duration_s=2.0,
+        requested=RequestedLengths(output_tokens=asked),
+        wrong_length_fails=True,
     )
     assert (strict["completed"], strict["failed"]) == (2, 1)
     assert strict["error_rate"] == pytest.approx(1 / 3)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from servetune.metrics import Record, parse_constraints, summarize
+from servetune.metrics import Record, RequestedLengths, parse_constraints, summarize
 from servetune.metrics.other_tools import TOOLS, compat_results
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "metrics" / "run.json"
@@ -42,6 +42,7 @@ def made_up_run():
                 output_tokens=sum(tokens),
                 end_s=float(times_s[-1]) + 0.001,
                 outcome=outcome,
+                text_characters=4 * sum(tokens),
                 detail="" if outcome == "ok" else f"request {index}",
             )
         )
@@ -55,7 +56,7 @@ def results():
     more = {
         "duration_s": max(record.end_s for record in records),
         "per_request_limits": parse_constraints(LIMITS),
-        "requested_output_tokens": requested,
+        "requested": RequestedLengths(output_tokens=requested),
     }
     return {
         "all": summarize(records, further_percentiles=(99.9,), **more),

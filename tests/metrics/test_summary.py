@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from servetune.metrics import Record, parse_constraints, summarize
+from servetune.metrics import Record, RequestedLengths, parse_constraints, summarize
 from servetune.metrics.latency import itl_gaps_s
 from servetune.metrics.summary import failures_of
 
@@ -104,7 +104,9 @@ def test_a_request_is_good_only_where_it_meets_every_limit():
 def test_three_samples_of_wrong_lengths_are_kept():
     requested = dict.fromkeys(range(5), 99)
     results = summarize(
-        [record(i) for i in range(5)], duration_s=2.0, requested_output_tokens=requested
+        [record(i) for i in range(5)],
+        duration_s=2.0,
+        requested=RequestedLengths(output_tokens=requested),
     )
     assert results["wrong_length"]["count"] == 5
     assert len(results["wrong_length"]["samples"]) == 3

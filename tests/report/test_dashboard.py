@@ -115,7 +115,7 @@ def test_without_a_script_failed_requests_are_a_column_and_a_reason():
 
     text = static(factory.dirty_sweep())
     assert text.count("<td>14/30, 47% failed</td>") == 3
-    assert "with more than 1% failed requests are left out" in text
+    assert "trials with more than 1% failed requests" in text
     widths = {row.count("<td>") + row.count("<th>") for row in re.findall(r"<tr>.*?</tr>", text)}
     assert len(widths) == 1
     assert "Failed requests" not in static(factory.sweep())

@@ -9,7 +9,7 @@ import pytest
 
 from servetune.errors import LoadError
 from servetune.loadgen import LoadSettings, Target
-from servetune.metrics import PrecisionTarget, parse_constraints
+from servetune.metrics import Acceptance, PrecisionTarget, parse_constraints
 from servetune.store import record_from_json
 from servetune.testing import Behaviour, FakeServer
 from servetune.trials import Bench, bench
@@ -162,6 +162,8 @@ def test_answers_of_another_length_fail_where_they_must_not_be():
         short = Target(base_url=server.url, model="fake", extra_body='{"max_tokens": 2}')
         base = msgspec.structs.replace(asked(server.url), targets=(short,))
         told = bench(base).record.results
-        strict = bench(msgspec.structs.replace(base, wrong_length_fails=True)).record
+        strict = bench(
+            msgspec.structs.replace(base, acceptance=Acceptance(wrong_length_fails=True))
+        ).record
     assert (told["completed"], told["wrong_length"]["count"]) == (12, 12)
     assert (strict.status, strict.results["failed"]) == ("failed", 12)

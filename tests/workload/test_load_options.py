@@ -30,12 +30,10 @@ def test_a_workload_of_lengths_is_named_after_them(lengths, name):
     assert Workload.of(lengths, request_count=2, name="mine").name == "mine"
 
 
-def test_answers_have_a_forced_length_where_no_server_ends_them():
+def test_every_request_has_a_requested_length_unless_it_asks_for_vectors():
     forced = Workload.of(FIXED, request_count=3, ignore_eos=True)
-    assert forced.forced_lengths() == {0: 4, 1: 4, 2: 4}
-    free = msgspec.structs.replace(forced, ignore_eos=False)
-    assert free.forced_lengths() == {}
-    assert msgspec.structs.replace(forced, api="embeddings").forced_lengths() == {}
+    assert forced.requested_lengths() == {0: 4, 1: 4, 2: 4}
+    assert msgspec.structs.replace(forced, api="embeddings").requested_lengths() == {}
 
 
 def test_one_prompt_may_be_repeated_and_none_may_not():

@@ -9,12 +9,18 @@ import msgspec
 
 from servetune.api.aws_region import REGION
 from servetune.api.request import Request, fields_of
-from servetune.api.shared_options import API_KEY_ENV, CAFILE, PROCESSES, TRACE_HEADERS, Limits
+from servetune.api.shared_options import (
+    API_KEY_ENV,
+    CAFILE,
+    PROCESSES,
+    TRACE_HEADERS,
+    AnswerLimits,
+    Limits,
+)
 from servetune.errors import InputError
 from servetune.metrics import TOOLS
 from servetune.option import (
     Count,
-    Fraction,
     NonNegative,
     NonNegativeCount,
     Positive,
@@ -136,10 +142,6 @@ class Sending(msgspec.Struct, frozen=True, kw_only=True):
         Count | None,
         option("Failures one after another that end the run.", metavar="COUNT"),
     ] = None
-    max_error_rate: Annotated[
-        Fraction | None,
-        option("Share of failures among the last hundred that ends the run.", metavar="FRACTION"),
-    ] = None
     cold: Annotated[
         bool, option("Connections that are opened when requests are due, not before the start.")
     ] = False
@@ -201,9 +203,6 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
             choices=tuple(TOOLS),
         ),
     ] = None
-    strict_length: Annotated[
-        bool, option("Failure of each answer whose length is not the requested one.")
-    ] = False
     scrape_s: Annotated[
         NonNegative,
         option(
@@ -257,6 +256,7 @@ class Bench(Request, frozen=True, kw_only=True):
     sending: Sending = Sending()
     baseline: Baseline = Baseline()
     limits: Limits = Limits()
+    answers: AnswerLimits = AnswerLimits()
     results: Results = Results()
     seed: Annotated[
         NonNegativeCount | None,

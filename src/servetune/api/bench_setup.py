@@ -92,7 +92,7 @@ def prepared_load(request: Bench) -> PreparedLoad:
         open_ahead=not request.sending.cold,
         grace_s=DEFAULT_GRACE_S if request.sending.grace_s is None else request.sending.grace_s,
         failures_limit=request.sending.max_failures,
-        failed_fraction_limit=request.sending.max_error_rate,
+        failed_fraction_limit=request.answers.max_error_rate,
         keep_texts=CHECKED_ANSWERS if tokenizer is not None and api != "embeddings" else 0,
         senders=ClusterSenders(address=request.sending.cluster)
         if request.sending.cluster
@@ -120,7 +120,7 @@ def prepared_load(request: Bench) -> PreparedLoad:
         stop_when_saturated=not request.sending.keep_saturated,
         credentials=session.credentials if session else None,
         tokenizer=tokenizer,
-        wrong_length_fails=request.results.strict_length,
+        acceptance=request.answers.acceptance(),
         compat=request.results.compat,
     )
 
@@ -288,7 +288,7 @@ def require_agreement(request: Bench) -> None:
         if _given(request, name) and not any(_given(request, other) for other in needed):
             others = " or ".join(option_of(other) for other in needed)
             raise InputError(f"{option_of(name)} has no meaning without {others}", hint=hint)
-    if request.load.stop_at_eos and request.results.strict_length:
+    if request.load.stop_at_eos and request.answers.strict_length:
         raise InputError(
             "answers that end where the model ends them have no length of their own: "
             "--stop-at-eos and --strict-length contradict each other",

@@ -15,7 +15,7 @@ from servetune.api.bench_setup import dry_run_text, prepared_load
 from servetune.api.notes import note, progress
 from servetune.api.request import request_of, write_repeating
 from servetune.api.trials import Trials, write_artifacts
-from servetune.errors import InputError, ServerRefused, ServetuneError, StoreError
+from servetune.errors import ExitStatus, InputError, ServerRefused, ServetuneError, StoreError
 from servetune.loadgen import LoadResult, Progress, export_spans, otlp_endpoint
 from servetune.metrics import Constraint, parse_constraints, unmet
 from servetune.report.baseline import BaselineComparison
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: Exit status of a run that the user interrupted.
-INTERRUPTED = 130
 #: Statuses that may mean a route that is not there, or a model that is not.
 NO_SUCH_ROUTE = (404, 405, 501)
 
@@ -76,14 +74,14 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
         interrupted.
         """
         if self.record is None or self.load is None:
-            return 0
+            return ExitStatus.DONE
         if self.load.interrupted:
-            return INTERRUPTED
+            return ExitStatus.INTERRUPTED
         if self.record.status != "ok" or self.load.aborted_reason:
-            return 3
+            return ExitStatus.SERVER
         missed = self.comparison is not None and self.comparison.missed
         missed = missed or bool(self.constraints and unmet(self.constraints, self.record.results))
-        return 1 if missed else 0
+        return ExitStatus.TARGET_MISSED if missed else ExitStatus.DONE
 
     @property
     def df(self) -> pd.DataFrame:
@@ -133,11 +131,17 @@ class BenchLevels(msgspec.Struct, frozen=True, kw_only=True):
         """Exit status: 0 done; 1 no level is within the constraints; 3 a level was given up; 130
         interrupted.
         """
-        statuses = {level.status for level in self.levels}
-        for status in (INTERRUPTED, 3):
-            if status in statuses:
-                return status
-        return 1 if self.constraints and self.largest is None else 0
+        if any(level.status == ExitStatus.INTERRUPTED for level in self.levels):
+            return ExitStatus.INTERRUPTED
+        # A load that the server cannot bear is a finding where it bears another.
+        bears_any = any(record.status == "ok" for record in self.records)
+        for level in self.levels:
+            failure = level.record.failure if level.record else None
+            overloaded = failure is not None and failure.kind == "error_rate"
+            if level.status == ExitStatus.SERVER and not (overloaded and bears_any):
+                return ExitStatus.SERVER
+        missed = self.constraints and self.largest is None
+        return ExitStatus.TARGET_MISSED if missed else ExitStatus.DONE
 
     @property
     def df(self) -> pd.DataFrame:
@@ -211,7 +215,7 @@ def _bench_levels(
             asked = msgspec.structs.replace(each, seed=seed + place, results=files)
             done.append(_bench_one(asked, on_progress))
             _append_level(request, done[-1])
-            if done[-1].status == INTERRUPTED:
+            if done[-1].status == ExitStatus.INTERRUPTED:
                 break
     except BaseException:
         with suppress(StoreError):  # where there is no room, the first error says so

@@ -10,6 +10,7 @@ from servetune.api.inputs import chosen_node
 from servetune.engines import simulated_engines
 from servetune.errors import InputError, UnknownName
 from servetune.hardware import Node, Service, device_names, instances
+from servetune.metrics import MAX_ERROR_RATE, Acceptance
 from servetune.models import catalogue, quantized_checkpoints
 from servetune.option import Count, Fraction, NonNegative, members, option
 from servetune.prediction.calibrations import KeptCalibration, calibration_named
@@ -216,6 +217,39 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             metavar="LIMITS",
         ),
     ] = None
+
+
+class FailureLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limit on failed requests, beyond which a run has failed."""
+
+    group: ClassVar[str] = Limits.group
+
+    max_error_rate: Annotated[
+        Fraction | None,
+        option(
+            "Share of failed requests beyond which a run or trial has failed; where given, "
+            "beyond which it ends, too.",
+            metavar="FRACTION",
+            default=f"{MAX_ERROR_RATE:g}, or as a constraint on error_rate says",
+        ),
+    ] = None
+
+    def acceptance(self) -> Acceptance:
+        """Limits beyond which a run has failed."""
+        given = self.max_error_rate
+        return Acceptance(error_rate=MAX_ERROR_RATE if given is None else given)
+
+
+class AnswerLimits(FailureLimits, frozen=True, kw_only=True):
+    """Limits on failed requests and on lengths of answers."""
+
+    strict_length: Annotated[
+        bool, option("Failure of each answer whose length is not the requested one.")
+    ] = False
+
+    def acceptance(self) -> Acceptance:
+        """Limits beyond which a run has failed."""
+        return msgspec.structs.replace(super().acceptance(), wrong_length_fails=self.strict_length)
 
 
 Confidence = Annotated[float, msgspec.Meta(ge=0.5, le=0.95)]

@@ -13,6 +13,7 @@ from servetune.api.inputs import read_records
 from servetune.errors import InputError, PlanError, ServetuneError
 from servetune.hardware import Node, detect_cpu, instance, instances, node
 from servetune.json_value import JsonObject
+from servetune.metrics import Acceptance
 from servetune.models import load_shape
 from servetune.prediction.calibrations import KeptCalibration
 from servetune.report import PredictionPair, label_of, median_errors, quantity_errors, varying
@@ -153,6 +154,7 @@ def _context_of(
         shape=shape,
         node=node_of,
         calibration=kept,
+        acceptance=Acceptance(error_rate=1.0),  # what failed is compared as well
     )
 
 

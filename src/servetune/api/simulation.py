@@ -21,6 +21,7 @@ from servetune.api.shared_options import (
     Calibrated,
     Copies,
     Drafts,
+    FailureLimits,
     Limits,
     Machine,
     PlanOptions,
@@ -203,6 +204,7 @@ class Simulation(Request, frozen=True, kw_only=True):
         ),
     ] = 600.0
     limits: Limits = Limits()
+    failures: FailureLimits = FailureLimits()
     slo: Annotated[
         str,
         option(
@@ -414,6 +416,7 @@ def _context(request: Simulation, model: str) -> StudyContext:
         price_per_hour_usd=node.price.usd_per_hour if node.price else None,
         calibration=calibration,
         request_timeout_s=request.request_timeout_s,
+        acceptance=request.failures.acceptance(),
     )
 
 

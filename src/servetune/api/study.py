@@ -19,7 +19,7 @@ from servetune.api.study_request import Study, note_leftovers
 from servetune.api.study_setup import StudySetup, study_setup
 from servetune.api.trials import Pick, Trials, pick_from, write_artifacts
 from servetune.cluster import require_capacity, run_trials_on_cluster
-from servetune.errors import InputError
+from servetune.errors import ExitStatus, InputError
 from servetune.json_value import JsonMembers, JsonObject
 from servetune.metrics import unmet
 from servetune.report import candidates_of
@@ -34,10 +34,6 @@ from servetune.units import format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-#: Exit status of a study that the user interrupted.
-INTERRUPTED = 130
 
 
 class PlannedServer(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +79,7 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
         that should have run; 130 interrupted.
         """
         if self.interrupted:
-            return INTERRUPTED
+            return ExitStatus.INTERRUPTED
         return _status_of(self.trials) if self.trials.records else 0
 
     @property
@@ -245,10 +241,11 @@ def _job_text(setup: StudySetup) -> str:
 
 
 def _status_of(trials: Trials) -> int:
-    expected = ("does_not_fit", "budget")
+    ok = [record for record in trials.records if record.status == "ok"]
+    # A load that a configuration cannot bear is a finding where another trial bears it.
+    expected = {"does_not_fit", "budget", *(("error_rate", "wrong_length") if ok else ())}
     if any(each.failure and each.failure.kind not in expected for each in trials.records):
         return 3
-    ok = [record for record in trials.records if record.status == "ok"]
     if not ok:
         return 2
     limits = trials.constraints

@@ -23,6 +23,7 @@ from servetune.api.shared_options import (
     MODEL,
     PROCESSES,
     TRACE_HEADERS,
+    AnswerLimits,
     Calibrated,
     Limits,
     Machine,
@@ -32,8 +33,17 @@ from servetune.api.shared_options import (
 from servetune.engines import DEFAULT_ENGINE, Engine, study_engines
 from servetune.errors import EngineError, InputError
 from servetune.hardware import Node
+from servetune.metrics import MAX_WRONG_LENGTH, Acceptance
 from servetune.models import NetworkShape
-from servetune.option import Count, NonNegative, NonNegativeCount, Positive, members, option
+from servetune.option import (
+    Count,
+    Fraction,
+    NonNegative,
+    NonNegativeCount,
+    Positive,
+    members,
+    option,
+)
 from servetune.servers.gpus import DeviceMemory, none_can_be, visible_cards
 from servetune.servers.launchers import container_for, environment_of, find_strays, visible_devices
 from servetune.store import Artifacts
@@ -576,6 +586,25 @@ def _cores(text: str | None) -> tuple[int, ...]:
     return tuple(sorted(cores))
 
 
+class StudyAnswerLimits(AnswerLimits, frozen=True, kw_only=True):
+    """Limits on failed requests and on lengths of answers, beyond which a trial has failed."""
+
+    max_wrong_length: Annotated[
+        Fraction,
+        option(
+            "Share of answers of another length than requested beyond which a trial has failed; "
+            "1 for any.",
+            metavar="FRACTION",
+        ),
+    ] = MAX_WRONG_LENGTH
+
+    def acceptance(self) -> Acceptance:
+        """Limits beyond which a trial has failed."""
+        return msgspec.structs.replace(
+            super().acceptance(), wrong_length_rate=self.max_wrong_length
+        )
+
+
 class Study(Request, frozen=True, kw_only=True):
     """Every combination of server and client settings, run or simulated, and the best of them."""
 
@@ -633,6 +662,7 @@ class Study(Request, frozen=True, kw_only=True):
     load: LoadOptions = LoadOptions()
     machine: Machine = Machine()
     limits: Limits = Limits()
+    answers: StudyAnswerLimits = StudyAnswerLimits()
     slo: Annotated[
         str,
         option(

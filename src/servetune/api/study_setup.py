@@ -104,6 +104,7 @@ def study_setup(study: Study) -> StudySetup:
         server_env=tuple(f"{name}={value}" for name, value in sorted(environment.items())),
         calibration=_calibration(study, shape, node, simulated=simulated),
         request_timeout_s=study.servers.request_timeout_s,
+        acceptance=study.answers.acceptance(),
     )
     groups = list(trials_of(space, context))
     if simulated:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from servetune.api.bench_aws_job import clients_of, imported, job_of, refusals
 from servetune.api.bench_request import Bench
 from servetune.api.benchmark import require_free
-from servetune.cli.main import INTERRUPTED
 from servetune.cli.output import echo, print_json
+from servetune.errors import ExitStatus
 
 if TYPE_CHECKING:
     from servetune.deploy.aws.client import Boto3Client
@@ -60,7 +60,7 @@ def _work(
         described = jobs.wait(client, job.name, on_status=_Shown(), poll_s=poll_s)
     except KeyboardInterrupt:
         echo(f"job {job.name} goes on: repeat the command to wait, --status shows its state")
-        return INTERRUPTED
+        return ExitStatus.INTERRUPTED
     archive = jobs.fetch_archive(s3, described.output or job.prefix)
     records = jobs.trials_of(job, archive, arn=described.arn)
     return _show(request, as_json, records)
@@ -101,10 +101,13 @@ def _show(request: Bench, as_json: bool, records: list[TrialRecord]) -> int:
             for record in records:
                 journal.append(record)
         echo(f"wrote {artifacts.journal}")
+    acceptance = request.answers.acceptance()
+    refusals_of = [acceptance.refusal(record.results) for record in records]
+    status = ExitStatus.SERVER if any(refusals_of) else ExitStatus.DONE
     if as_json:
         print_json(records)
-        return 0
-    for record in records:
+        return status
+    for record, refused in zip(records, refusals_of, strict=True):
         results = record.results
         head = record.plan.label if record.plan else f"concurrency {results['max_concurrency']}"
         figures = [
@@ -115,5 +118,7 @@ def _show(request: Bench, as_json: bool, records: list[TrialRecord]) -> int:
             ("failed", shown(quantity_value(results, "error_rate"), "fraction")),
         ]
         print(f"{head}: " + ", ".join(f"{name} {text}" for name, text in figures))
+        if refused is not None:
+            print(f"  FAILED: {refused.reason}")
     sys.stdout.flush()
-    return 0
+    return status

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from servetune import __version__
-from servetune.errors import ServetuneError, UnknownName
+from servetune.errors import ExitStatus, ServetuneError, UnknownName
 from servetune.secret import redacted_text
 
 #: Module, command and summary of each verb. A verb's module is imported when it is called, so that
@@ -61,9 +61,6 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
     }
 )
-
-TARGET_MISSED = 1
-INTERRUPTED = 130
 
 
 #: Words of other tools for what a verb does.
@@ -152,7 +149,7 @@ def main(command: click.Command = cli) -> None:
         code = stop.exit_code
     except (click.Abort, KeyboardInterrupt):
         _complain("interrupted")
-        code = INTERRUPTED
+        code = ExitStatus.INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as error:  # nothing was asked, nothing went wrong
         print(error.format_message(), file=sys.stderr)
         code = error.exit_code

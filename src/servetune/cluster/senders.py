@@ -504,7 +504,7 @@ class DistributedSender:
         now_s = time.monotonic()
         return RequestTrace(
             index, due_s, due_s, now_s, b"", b"", None, 0, "disconnected", None, detail, None, 0,
-            None,
+            0, None,
         )  # fmt: skip
 
     # afterwards

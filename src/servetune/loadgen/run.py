@@ -411,6 +411,7 @@ class _Run:
             turn=request.turn,
             target=trace.target,
             model=prompt.model or "",
+            text_characters=trace.characters,
         )
 
     def _plain(self, trace: RequestTrace) -> str:

@@ -1,5 +1,7 @@
 """Request records and the metrics of a trial, as pure functions of those records."""
 
+from servetune.metrics.acceptance import MAX_ERROR_RATE, MAX_WRONG_LENGTH, Acceptance, failure_name
+from servetune.metrics.lengths import RequestedLengths, short_texts
 from servetune.metrics.other_tools import TOOLS, compat_results
 from servetune.metrics.overload import saturation
 from servetune.metrics.precision import PrecisionTarget
@@ -18,15 +20,21 @@ from servetune.metrics.summary import summarize
 
 __all__ = [
     "LATENCIES",
+    "MAX_ERROR_RATE",
+    "MAX_WRONG_LENGTH",
     "METRICS",
     "TOOLS",
+    "Acceptance",
     "Constraint",
     "PrecisionTarget",
     "Record",
+    "RequestedLengths",
     "compat_results",
     "constraint_from_json",
+    "failure_name",
     "parse_constraints",
     "saturation",
+    "short_texts",
     "steady_window",
     "summarize",
     "unmet",

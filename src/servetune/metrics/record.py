@@ -42,6 +42,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         turn: Position in the conversation, from 0.
         target: Index of the server address.
         model: LoRA adapter of the request; empty for the target's own model.
+        text_characters: Characters of text that arrived, reasoning and tool calls included; `None`
+            where no text is sent, as in a simulation.
     """
 
     index: int
@@ -61,6 +63,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     turn: int = 0
     target: int = 0
     model: str = ""
+    text_characters: int | None = None
 
     @property
     def ttft_s(self) -> float | None:

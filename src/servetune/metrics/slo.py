@@ -33,6 +33,7 @@ RATES = (
     "input_throughput",
     "goodput",
     "error_rate",
+    "wrong_length_rate",
     "cost_per_million_tokens",
     "cost_per_hour",
 )

@@ -24,6 +24,7 @@ from servetune.metrics.distribution import (
 )
 from servetune.metrics.intervals import rate_interval
 from servetune.metrics.latency import arrivals_of, gaps_between, gaps_of
+from servetune.metrics.lengths import RequestedLengths, arrived, token_check, wrong_lengths
 from servetune.metrics.record import Record
 from servetune.metrics.slo import Constraint
 from servetune.metrics.steady import littles_law, steady_results
@@ -40,7 +41,7 @@ def summarize(
     per_request_limits: Iterable[Constraint] = (),
     further_percentiles: Iterable[float] = (),
     extras: bool = True,
-    requested_output_tokens: Mapping[int, int] | None = None,
+    requested: RequestedLengths | None = None,
     wrong_length_fails: bool = False,
 ) -> JsonObject:
     """Results of one trial under the journal's field names.
@@ -56,8 +57,7 @@ def summarize(
         further_percentiles: Percents to compute exactly, in addition to the grid.
         extras: Whether to compute the slower parts: confidence intervals, steady state,
             Little's law, and the distributions without a field of their own.
-        requested_output_tokens: Requested output tokens by `Record.index`, of requests with
-            `ignore_eos`; answers of another length are counted in `wrong_length`.
+        requested: Requested lengths; answers of another one are counted in `wrong_length`.
         wrong_length_fails: Whether an answer of the wrong length is a failure.
     """
     columns = columns_of(records)
@@ -65,7 +65,7 @@ def summarize(
         order: IntArray = np.argsort(columns.due_s, kind="stable")
         records = [records[place] for place in order.tolist()]
         columns = columns.only(order)
-    wrong = wrong_lengths(records, requested_output_tokens or {})
+    wrong = wrong_lengths(records, requested) if requested else {}
     whole = without(columns.whole, wrong) if wrong_length_fails else columns.whole
     run = RunRecords(records, columns, whole, duration_s, tuple(per_request_limits))
     percentiles = sorted({*GRID, *further_percentiles})
@@ -85,7 +85,8 @@ def summarize(
         "concurrency": _rate(float(run.answered.e2e_s.sum()), duration_s),
         "accept_length": None,
         "token_check": token_check(records),
-        "wrong_length": _wrong_length(wrong, requested_output_tokens),
+        "arrived": arrived(records),
+        **_wrong_length(wrong, columns, requested),
     }
     del gaps  # frees memory before those of the steady state are made
     if arrivals is not None:
@@ -107,11 +108,15 @@ def _outcomes(run: RunRecords, wrong: Mapping[int, str], wrong_length_fails: boo
 
 
 def _wrong_length(
-    wrong: Mapping[int, str], requested: Mapping[int, int] | None
-) -> JsonObject | None:
+    wrong: Mapping[int, str], columns: Columns, requested: RequestedLengths | None
+) -> JsonObject:
     if requested is None:
-        return None
-    return {"count": len(wrong), "samples": list(wrong.values())[:3]}
+        return {"wrong_length": None, "wrong_length_rate": None}
+    answered = int(columns.whole.sum())
+    return {
+        "wrong_length": {"count": len(wrong), "samples": list(wrong.values())[:SAMPLES]},
+        "wrong_length_rate": len(wrong) / answered if answered else None,
+    }
 
 
 def _rates(run: RunRecords) -> JsonObject:
@@ -246,51 +251,8 @@ def failures_of(
     ]
 
 
-def wrong_lengths(records: Sequence[Record], requested: Mapping[int, int]) -> dict[int, str]:
-    """Complete answers whose length differs from the requested one.
-
-    Args:
-        records: All records of a run.
-        requested: Output tokens by `Record.index`, of the requests with `ignore_eos`; others
-            are not judged.
-
-    Returns:
-        Descriptions of the differences, by index in `records`.
-    """
-    return {
-        place: f"request {record.index}: asked {requested[record.index]} tokens, "
-        f"got {record.output_tokens}"
-        for place, record in enumerate(records)
-        if record.outcome == "ok"
-        and requested.get(record.index, record.output_tokens) != record.output_tokens
-    }
-
-
 def without(whole: BoolArray, places: Mapping[int, str]) -> BoolArray:
     """Mask of complete answers with some indexes removed."""
     kept = whole.copy()
     kept[list(places)] = False
     return kept
-
-
-def token_check(records: Sequence[Record]) -> JsonObject | None:
-    """Token counts of the server and of the client's tokenizer; `None` without client counts.
-
-    Both sums are over the answers that the client counted.
-    """
-    pairs = [
-        (record.output_tokens, record.counted_output_tokens)
-        for record in records
-        if record.outcome == "ok" and record.counted_output_tokens is not None
-    ]
-    if not pairs:
-        return None
-    server, counted = np.array(pairs, dtype=np.int64).T
-    differences = np.abs(server - counted)
-    return {
-        "requests": len(pairs),
-        "server_tokens": int(server.sum()),
-        "counted_tokens": int(counted.sum()),
-        "largest_difference": int(differences.max()),
-        "equal_fraction": float((differences == 0).mean()),
-    }

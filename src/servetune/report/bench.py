@@ -5,9 +5,7 @@ Lines fit a terminal of 80 columns, except for error messages of servers.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
-from http import HTTPStatus
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -15,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from servetune.json_value import JsonObject
-from servetune.metrics import Constraint
+from servetune.metrics import Constraint, failure_name
 from servetune.metrics.results import ResultFields
 from servetune.report.prices import price_lines
 from servetune.report.quantities import QUANTITIES, quantity_value, shown
@@ -50,7 +48,7 @@ def bench_table(record: TrialRecord, constraints: tuple[Constraint, ...]) -> Ren
         title = f"as {tool} defines and names them (--compat), in its units"
         lines += [Text(), Text(title, style="bold"), fact_table(_compat_rows(figures)), Text()]
     lines += [Text(line) for line in (*_failures(results), *_notes(results))]
-    lines += [Text(line, style="bold") for line in _verdicts(results)]
+    lines += [Text(line, style="bold") for line in (*_failure(record), *_verdicts(results))]
     lines += [Text(line) for line in constraint_lines(record, constraints)]
     return Group(*lines)
 
@@ -206,25 +204,21 @@ def _compat_rows(figures: JsonObject, path: str = "") -> Iterator[tuple[str, str
             yield where, f"{value:,.4g}" if isinstance(value, float) else f"{value}"
 
 
+def _failure(record: TrialRecord) -> Iterator[str]:
+    """Reason why a run with answers has failed, without the requests that are listed anyway."""
+    if record.failure is not None and record.results["completed"]:
+        yield f"FAILED: {record.failure.reason.partition(': ')[0]}"
+
+
 def _failures(results: ResultFields) -> Iterator[str]:
     failures = results["failures"]
     for failure in failures[:_SHOWN_FAILURES]:
-        kind = failure["outcome"]
-        if failure.get("status") is not None:
-            kind = f"HTTP {failure['status']}{_phrase(failure['status'])}"
-        yield f"FAILED {failure['count']:,} x {kind}: {failure['sample']}"
+        yield f"FAILED {failure['count']:,} x {failure_name(failure)}: {failure['sample']}"
     if len(failures) > _SHOWN_FAILURES:
         yield f"FAILED in {len(failures) - _SHOWN_FAILURES} more ways; the record lists them"
     wrong = results.get("wrong_length") or {}
     if wrong.get("count"):
         yield f"{wrong['count']:,} answers do not have the requested length"
-
-
-def _phrase(status: int) -> str:
-    """Reason phrase of a status with a space before it; empty where it is not a known one."""
-    with contextlib.suppress(ValueError):
-        return f" {HTTPStatus(status).phrase}"
-    return ""
 
 
 def _notes(results: ResultFields) -> Iterator[str]:

@@ -19,6 +19,7 @@ from servetune.report.ranking import (
     candidates_of,
     devices_of,
     label_of,
+    miscounted,
     picks,
     setting_text,
     short_name,
@@ -62,6 +63,7 @@ def page_data(
     names = varying(records)
     load = load_setting_of(records)
     evidence = Evidence(records, constraints)
+    findings = miscounted(records)
     pairs = [*pairs_within(records), *pairs_between(records, comparison or ())]
     return {
         "servetune": servetune.__version__,
@@ -82,7 +84,12 @@ def page_data(
         ],
         "load": load,
         "trials": [
-            _trial(record, names, load) | {"id": index, "suggestions": evidence.suggestions(record)}
+            _trial(record, names, load)
+            | {
+                "id": index,
+                "suggestions": evidence.suggestions(record),
+                "miscounted": findings.get(record.key),
+            }
             for index, record in enumerate(records)
         ],
         "picks": {name: _pick(pick) for name, pick in picks(records, constraints).items()},

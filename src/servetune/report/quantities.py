@@ -71,6 +71,13 @@ QUANTITIES: Mapping[str, Quantity] = {
         ("cost_per_million_tokens", "Cost per million output tokens", "$/M tokens", "USD", False),
         ("cost_per_hour", "Cost of the machine per hour", "$/hour", "USD", False),
         ("error_rate", "Failed requests", "Errors", "fraction", False),
+        (
+            "wrong_length_rate",
+            "Answers of another length than requested",
+            "Wrong lengths",
+            "fraction",
+            False,
+        ),
     )
 }
 

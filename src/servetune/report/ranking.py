@@ -10,7 +10,7 @@ from servetune.engines import ENGINES, engine
 from servetune.engines.translate import plan_of_any_engine
 from servetune.errors import ServetuneError
 from servetune.json_value import JsonObject
-from servetune.metrics import Constraint, value_of
+from servetune.metrics import Constraint, short_texts, value_of
 from servetune.plan.plan import Plan
 from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown
 from servetune.search import (
@@ -110,6 +110,13 @@ def candidates_of(records: Sequence[TrialRecord]) -> list[Candidate]:
     ]
 
 
+def miscounted(records: Sequence[TrialRecord]) -> dict[str, str]:
+    """Findings on successful trials whose server counts tokens that did not arrive, by key."""
+    ok = [record for record in records if record.status == "ok"]
+    findings = short_texts([record.results for record in ok])
+    return {record.key: finding for record, finding in zip(ok, findings, strict=True) if finding}
+
+
 def any_failed(records: Sequence[TrialRecord]) -> bool:
     """Whether any successful trial has failed requests."""
     return any(record.status == "ok" and failed_requests(record.results) for record in records)
@@ -164,12 +171,15 @@ def ranked(
     """Successful trials, those that meet every constraint first, each by output throughput.
 
     Trials with too many failed requests come after the others that meet (or miss) the
-    constraints, as in `recommend`. Equal trials keep their order.
+    constraints, as in `recommend`; those with tokens that did not arrive come last. Equal trials
+    keep their order.
     """
+    findings = miscounted(records)
 
-    def rank(record: TrialRecord) -> tuple[bool, bool, float]:
+    def rank(record: TrialRecord) -> tuple[bool, bool, bool, float]:
         throughput = value_of(record.results, "output_throughput")
         return (
+            record.key in findings,
             not check_constraints(record, constraints).meets_all,
             exceeds_error_tolerance(record.results, constraints),
             float("inf") if throughput is None else -throughput,

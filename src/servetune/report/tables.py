@@ -36,7 +36,7 @@ from servetune.report.ranking import (
 )
 from servetune.report.suggestions import Evidence
 from servetune.report.summary import simulated_share, simulated_speed
-from servetune.search import TOLERATED_ERROR_RATE, Recommendation, failed_requests
+from servetune.search import Recommendation, failed_requests
 from servetune.store.schema import TrialRecord
 from servetune.units import MS_PER_S
 
@@ -356,12 +356,8 @@ class _Picks:
 
     def _left_out(self) -> Iterator[Text]:
         """Note on excluded trials, for which the table has no column."""
-        count = max(pick.left_out_count for pick in self._picks.values())
-        if count:
-            yield Text(
-                f"left out of the picks: {count} trial{'' if count == 1 else 's'} with more than "
-                f"{TOLERATED_ERROR_RATE * 100:g}% failed requests"
-            )
+        for trials in dict.fromkeys(each for p in self._picks.values() for each in p.left_out):
+            yield Text(f"left out of the picks: {trials}")
 
     def _suggested(self) -> Iterator[tuple[str, str]]:
         """Suggestions for the chosen trials, each trial once."""

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from servetune.json_value import JsonObject
-from servetune.metrics import LATENCIES, Constraint, unmet, value_of
+from servetune.metrics import LATENCIES, Constraint, short_texts, unmet, value_of
 from servetune.metrics.results import ResultFields
 from servetune.search.pareto import pareto_front
 
@@ -137,7 +137,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
         unmet: Constraints that the choice misses.
         reasons: Reasons as sentences.
         feasible_count: Number of candidates that meet every constraint.
-        left_out_count: Number of candidates excluded for failed requests; see `recommend`.
+        left_out: Descriptions of the candidates that were excluded; see `recommend`.
     """
 
     objective: str
@@ -146,7 +146,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     unmet: tuple[Constraint, ...] = ()
     runner_up: Candidate | None = None
     feasible_count: int = 0
-    left_out_count: int = 0
+    left_out: tuple[str, ...] = ()
     candidate_count: int = 0
     reasons: tuple[str, ...] = ()
 
@@ -161,8 +161,9 @@ def recommend(
     as infeasible: it shows which constraint to relax.
 
     Candidates with more failed requests than `TOLERATED_ERROR_RATE` are excluded while there is
-    another one, unless a constraint limits failures. A candidate that meets every constraint
-    is still preferred to one with fewer failures that does not.
+    another one, unless a constraint limits failures. So are those whose server counts tokens that
+    did not arrive (`metrics.short_texts`). A candidate that meets every constraint is still
+    preferred to one with fewer failures that does not.
     """
     objective = OBJECTIVES[objective_name]
     valued = [c for c in candidates if objective.value(c.results) is not None]
@@ -176,10 +177,7 @@ def recommend(
             reasons=(f"no trial has a value for the {objective.title}",),
         )
     possible = feasible or valued
-    eligible = [
-        c for c in possible if not exceeds_error_tolerance(c.results, constraints)
-    ] or possible
-    left_out_count = len(possible) - len(eligible)
+    eligible, left_out = _eligible(possible, candidates, constraints)
     if feasible:
         ranked = sorted(eligible, key=lambda c: _rank(objective, c))
     else:
@@ -193,10 +191,11 @@ def recommend(
         unmet=missed,
         runner_up=runner_up,
         feasible_count=len(feasible),
-        left_out_count=left_out_count,
+        left_out=left_out,
         candidate_count=len(candidates),
         reasons=(
-            *_pool_reasons(constraints, len(feasible), left_out_count, len(candidates)),
+            *_feasible_reason(constraints, len(feasible), len(candidates)),
+            *(f"left out: {trials}" for trials in left_out),
             *_reasons(objective, chosen, runner_up, constraints, missed),
         ),
     )
@@ -258,20 +257,49 @@ def _worst_miss(constraints: tuple[Constraint, ...], candidate: Candidate) -> fl
     return max(misses)
 
 
-def _pool_reasons(
-    constraints: tuple[Constraint, ...], feasible_count: int, left_out_count: int, total: int
+def _feasible_reason(
+    constraints: tuple[Constraint, ...], feasible_count: int, total: int
 ) -> list[str]:
-    """Reasons that describe the candidates."""
-    reasons = []
     if constraints and feasible_count:
-        reasons.append(f"{feasible_count} of {total} trials meet every constraint")
-    if left_out_count:
-        trials, are = ("trial", "is") if left_out_count == 1 else ("trials", "are")
-        reasons.append(
-            f"{left_out_count} {trials} with more than {TOLERATED_ERROR_RATE * 100:g}% failed "
-            f"requests {are} left out"
-        )
-    return reasons
+        return [f"{feasible_count} of {total} trials meet every constraint"]
+    return []
+
+
+#: Faults for which a candidate is excluded, as the reasons name them.
+_FAULTS: Mapping[str, str] = {
+    "failing": f"with more than {TOLERATED_ERROR_RATE * 100:g}% failed requests",
+    "miscounted": "whose server counts tokens that did not arrive",
+}
+
+
+def _eligible(
+    possible: Sequence[Candidate],
+    candidates: Sequence[Candidate],
+    constraints: tuple[Constraint, ...],
+) -> tuple[Sequence[Candidate], tuple[str, ...]]:
+    """Candidates to choose among, and descriptions of those that are excluded.
+
+    All are eligible where each has a fault.
+    """
+    findings = short_texts([each.results for each in candidates])
+    miscounted = {id(c) for c, finding in zip(candidates, findings, strict=True) if finding}
+    faults = [
+        "miscounted"
+        if id(c) in miscounted
+        else "failing"
+        if exceeds_error_tolerance(c.results, constraints)
+        else ""
+        for c in possible
+    ]
+    eligible = [c for c, fault in zip(possible, faults, strict=True) if not fault]
+    if not eligible:
+        return possible, ()
+    counts = {fault: faults.count(fault) for fault in _FAULTS}
+    return eligible, tuple(
+        f"{count} {'trial' if count == 1 else 'trials'} {_FAULTS[fault]}"
+        for fault, count in counts.items()
+        if count
+    )
 
 
 def _reasons(

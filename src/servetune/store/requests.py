@@ -44,6 +44,7 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         turn: Place in the conversation.
         target: Number of the server that answered, from 0.
         model: Adapter that was requested.
+        text_characters: Characters of text that arrived.
     """
 
     index: int
@@ -64,6 +65,7 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     turn: int = 0
     target: int = 0
     model: str = ""
+    text_characters: int | None = None
 
 
 def write_requests(
@@ -128,6 +130,7 @@ def _record(line: RequestLine) -> Record:
         turn=line.turn,
         target=line.target,
         model=line.model,
+        text_characters=line.text_characters,
     )
 
 
@@ -152,6 +155,7 @@ def _line(record: Record, admitted_s: float | None, *, token_times: bool) -> Req
         turn=record.turn,
         target=record.target,
         model=record.model,
+        text_characters=record.text_characters,
     )
 
 
@@ -178,6 +182,7 @@ _COLUMNS = (
     "index", "due_s", "sent_s", "first_token_s", "end_s", "ttft_s", "tpot_s", "e2e_s",
     "wait_before_send_s", "connect_s", "input_tokens", "output_tokens", "outcome", "status",
     "detail", "session", "turn", "target", "model",
+    "text_characters",
 )  # fmt: skip
 
 
@@ -203,6 +208,7 @@ def _row(record: Record) -> list[Any]:
         record.turn,
         record.target,
         record.model,
+        record.text_characters,
     ]
 
 

@@ -44,6 +44,7 @@ class Answer:
         prompt_tokens: Prompt tokens by the server's count, template included; `None` without one.
         total_tokens: Output tokens by the server's count.
         texts: Text of the pieces, where it is kept.
+        characters: Characters of text that came, reasoning and tool calls included.
     """
 
     __slots__ = (
@@ -57,6 +58,7 @@ class Answer:
         "_kept",
         "_status",
         "_streamed",
+        "characters",
         "counts",
         "prompt_tokens",
         "texts",
@@ -75,6 +77,7 @@ class Answer:
         self._ends = False
         self._even = False
         self._accounted_tokens = 0
+        self.characters = 0
         self.times_s: list[float] = []
         self.counts: list[int] = []
         self.prompt_tokens: int | None = None
@@ -315,8 +318,11 @@ class OpenAiAnswer(Answer):
             if choice.finish_reason is not None:
                 self._ends = True
             content = choice.delta
-            if (content is not None and content.content) or _has_content(choice):
+            text = choice.text if content is None else content.content
+            characters = len(text) if isinstance(text, str) and text else _characters(choice)
+            if characters:
                 has_content = True
+                self.characters += characters
         if has_content:
             self._add_piece(at_s, so_far)
             if self._keeps_text:
@@ -331,23 +337,27 @@ class OpenAiAnswer(Answer):
         if chunk.usage is not None:
             self._note_tokens(chunk.usage.prompt_tokens, chunk.usage.completion_tokens)
         choices = chunk.choices or []
-        if any(map(_has_content, choices)):
+        self.characters = sum(map(_characters, choices))
+        if self.characters:
             self._add_piece(0.0, None)
             if self._keeps_text:
                 self.texts.append(_words(choices[0]))
 
 
-def _has_content(choice: _Choice) -> bool:
+def _characters(choice: _Choice) -> int:
+    """Characters of a choice's content; of a tool call, those of its JSON."""
     if choice.text:
-        return True
+        return len(choice.text)
     content = choice.delta or choice.message
-    return content is not None and bool(
-        content.content
-        or content.reasoning_content
-        or content.reasoning
-        or content.tool_calls
-        or content.function_call
-        or content.refusal
+    if content is None:
+        return 0
+    if content.content:
+        return len(content.content)
+    for text in (content.reasoning_content, content.reasoning, content.refusal):
+        if text:
+            return len(text)
+    return sum(map(len, content.tool_calls or ())) + sum(
+        map(len, (content.function_call or {}).values())
     )
 
 
@@ -409,6 +419,7 @@ class ResponsesAnswer(Answer):
         decoded = _decode_response_event(event)
         if decoded.type.endswith(".delta"):
             if decoded.delta:
+                self.characters += len(str(decoded.delta))
                 self._add_piece(at_s, None)
                 if self._keeps_text and decoded.type == "response.output_text.delta":
                     self.texts.append(str(decoded.delta))
@@ -435,12 +446,11 @@ class ResponsesAnswer(Answer):
         self._note_usage(decoded.usage)
         if decoded.output or decoded.output_text:
             self._add_piece(0.0, None)
+            whole = decoded.output_text
+            texts = [whole] if whole else _texts_of(decoded.output or [])
+            self.characters = sum(map(len, texts))
             if self._keeps_text:
-                self.texts += (
-                    [decoded.output_text]
-                    if decoded.output_text
-                    else _texts_of(decoded.output or [])
-                )
+                self.texts += texts
 
 
 class _Part(msgspec.Struct):
@@ -498,6 +508,7 @@ class TokenEventAnswer(Answer):
             self._fail_in_stream(excerpt(str(decoded.error)), None)
             return
         if decoded.token is not None:
+            self.characters += len(decoded.token.text)
             self._add_piece(at_s, None)
             if self._keeps_text and not decoded.token.special:
                 self.texts.append(decoded.token.text)
@@ -523,6 +534,7 @@ class TokenEventAnswer(Answer):
         self._ends = True
         self._note_details(decoded.details)
         if decoded.generated_text:
+            self.characters = len(decoded.generated_text)
             self._add_piece(0.0, None)
             if self._keeps_text:
                 self.texts.append(decoded.generated_text)
@@ -554,7 +566,11 @@ class GrownTextAnswer(Answer):
     A server started with `--incremental-streaming-output` sends the new text alone.
     """
 
-    __slots__ = ()
+    __slots__ = ("_last",)
+
+    def __init__(self, *, streamed: bool = True, keep_text: bool = False) -> None:
+        super().__init__(streamed=streamed, keep_text=keep_text)
+        self._last = ""
 
     def _read(self, event: bytes, at_s: float) -> None:
         decoded = _decode_grown(event)
@@ -567,6 +583,10 @@ class GrownTextAnswer(Answer):
             self._ends = True
             self._note_abort(meta.finish_reason)
         if decoded.text or decoded.output_ids:
+            text = decoded.text or ""
+            grown = text.startswith(self._last)
+            self.characters = len(text) if grown else self.characters + len(text)
+            self._last = text
             self._add_piece(at_s, meta.completion_tokens)
             if self._keeps_text and decoded.text:
                 before = "".join(self.texts)
@@ -591,6 +611,7 @@ class GrownTextAnswer(Answer):
         self._note_tokens(meta.prompt_tokens, meta.completion_tokens)
         self._note_abort(meta.finish_reason)
         if decoded.text or decoded.output_ids:
+            self.characters = len(decoded.text or "")
             self._add_piece(0.0, None)
             if self._keeps_text and decoded.text:
                 self.texts.append(decoded.text)

@@ -481,6 +481,7 @@ class LoadController:
                 detail,
                 call.connect_s,
                 call.target,
+                answer.characters,
                 "".join(answer.texts) if kept else None,
             )
         )

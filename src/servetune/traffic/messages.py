@@ -101,6 +101,7 @@ class RequestTrace(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         times_s: Arrival times of the pieces of content, as doubles.
         counts: Tokens of each piece, as ints; empty where each has one.
+        characters: Characters of text that came.
         text: Text of the answer, where it is kept.
     """
 
@@ -117,6 +118,7 @@ class RequestTrace(msgspec.Struct, frozen=True, array_like=True):
     detail: str
     connect_s: float | None
     target: int
+    characters: int
     text: str | None
 
 

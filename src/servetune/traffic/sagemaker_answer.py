@@ -63,6 +63,10 @@ class SageMakerAnswer:
         return self._inner.prompt_tokens
 
     @property
+    def characters(self) -> int:
+        return self._inner.characters
+
+    @property
     def texts(self) -> list[str]:
         return self._inner.texts
 

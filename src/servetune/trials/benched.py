@@ -23,7 +23,7 @@ from servetune.loadgen import (
     parse_speed,
     run_load_blocking,
 )
-from servetune.metrics import Constraint, PrecisionTarget, Record
+from servetune.metrics import Acceptance, Constraint, PrecisionTarget, Record
 from servetune.metrics.overload import saturation_of
 from servetune.store import TrialRecord, now_utc
 from servetune.trials.record import bench_record, constant_rate
@@ -51,7 +51,7 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
         stop_when_saturated: Whether an open loop that the server cannot follow is ended.
         tokenizer: Tokenizer that counts answers again, as far as their text was kept.
         credentials: Credentials to sign with, where the targets require it.
-        wrong_length_fails: Whether an answer of another length than requested is a failure.
+        acceptance: Limits beyond which the run has failed.
         compat: Another tool whose definitions and names the figures are given in as well.
     """
 
@@ -67,7 +67,7 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
     stop_when_saturated: bool = True
     tokenizer: ModelTokenizer | None = None
     credentials: CredentialSource | None = None
-    wrong_length_fails: bool = False
+    acceptance: Acceptance = Acceptance()
     compat: str | None = None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from servetune.errors import (
     EngineDied,
@@ -15,6 +16,7 @@ from servetune.errors import (
 )
 from servetune.loadgen import LoadResult
 from servetune.loadgen.sender_pool import ALL_NODES_LOST
+from servetune.metrics import Acceptance, Constraint
 from servetune.store import Failure, Results
 from servetune.trials.launch import Server
 from servetune.trials.retry import LOAD_NODE_LOST
@@ -65,6 +67,14 @@ def no_answer(results: Results, *, reason: str | None = None, log_tail: str = ""
         sample = results.failures[0]
         reason = f"no request was answered: {sample['outcome']}, {sample['sample']}"
     return Failure(kind="load", reason=reason or "no request was answered", log_tail=log_tail)
+
+
+def not_accepted(
+    results: Results, acceptance: Acceptance, constraints: Sequence[Constraint]
+) -> Failure | None:
+    """Failure of a run whose answers are too few or too often of a wrong length."""
+    refusal = acceptance.refusal(results, constraints)
+    return Failure(kind=refusal.kind, reason=refusal.reason) if refusal else None
 
 
 def death_soon(server: Server) -> EngineDied | None:

@@ -25,11 +25,12 @@ from servetune.loadgen import (
     parse_speed,
     run_load_blocking,
 )
+from servetune.metrics import Constraint
 from servetune.servers import ServerOptions, ServerProcess, launch_environment
 from servetune.servers.launchers import guarded, removal
 from servetune.store import Failure, Results, TrialRecord, now_utc, provenance
 from servetune.trials.early import TrialJudge
-from servetune.trials.failures import death_soon, failure_of, load_failure, unanswered
+from servetune.trials.failures import death_soon, failure_of, load_failure, not_accepted, unanswered
 from servetune.trials.launch import (
     EngineProgram,
     Launch,
@@ -297,11 +298,11 @@ class ServerGroup:
         started_at = now_utc()
         judge = TrialJudge(
             trial.workload,
-            constraints=self._study.constraints if self._launch.early_stop else (),
+            constraints=self._limits() if self._launch.early_stop else (),
             max_trial_s=self._launch.max_trial_s,
             budget=self._budget,
         )
-        died = False
+        died, results = False, Results()
         try:
             loaded, caches = self._load(trial, server, judge)
         except LoadError as error:
@@ -325,11 +326,12 @@ class ServerGroup:
             failure = found
             if failure.kind == "budget":
                 return failure, False
-        return self._trial_failed(trial, failure, died=died, started_at=started_at), died
+        self._trial_failed(trial, failure, results, died=died, started_at=started_at)
+        return failure, died
 
     def _trial_failed(
-        self, trial: Trial, failure: Failure, *, died: bool, started_at: str
-    ) -> Failure:
+        self, trial: Trial, failure: Failure, results: Results, *, died: bool, started_at: str
+    ) -> None:
         verdict = self._attempts.trial_failed(
             trial.key, failure, server_died=died, server_log=self._log_name()
         )
@@ -337,8 +339,7 @@ class ServerGroup:
             self._say(f"trial failed ({failure.reason}); trying it again")
         else:
             self._waiting.pop(0)
-            self._fail(trial, failure, started_at=started_at)
-        return failure
+            self._deliver(trial, results=results, failure=failure, started_at=started_at)
 
     def _failure_in(
         self, loaded: LoadResult, results: Results, judge: TrialJudge, server: Server
@@ -360,7 +361,13 @@ class ServerGroup:
             ), False
         if loaded.aborted_reason or not results.completed:
             return unanswered(loaded, results, server), False
-        return None, False
+        study = self._study
+        return not_accepted(results, study.acceptance, study.constraints), False
+
+    def _limits(self) -> tuple[Constraint, ...]:
+        """Limits that end a trial early."""
+        constraints = self._study.constraints
+        return (*constraints, *self._study.acceptance.limits(constraints))
 
     def _load(
         self, trial: Trial, server: Server, judge: TrialJudge, *, salt: int = 0

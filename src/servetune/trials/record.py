@@ -16,7 +16,7 @@ from servetune.engines import DEFAULT_ENGINE
 from servetune.hardware import Node, cost_per_million_tokens_usd, instances
 from servetune.json_value import JsonObject
 from servetune.loadgen import LoadResult, invocation_account, verdict_of
-from servetune.metrics import Constraint, compat_results, saturation, summarize
+from servetune.metrics import Constraint, RequestedLengths, compat_results, saturation, summarize
 from servetune.metrics.precision import PrecisionTarget
 from servetune.perf.sim import SimulatedRun
 from servetune.store import (
@@ -29,7 +29,7 @@ from servetune.store import (
     provenance,
     trial_key,
 )
-from servetune.trials.failures import no_answer
+from servetune.trials.failures import no_answer, not_accepted
 from servetune.trials.trial import StudyContext, Trial
 from servetune.workload import Constant, Gamma, Poisson, Workload
 from servetune.workload.options import STUDY_INPUT_TOKENS, STUDY_OUTPUT_TOKENS
@@ -44,7 +44,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         cmd: Server command line.
         server_cmd_args: Settings of the server as arguments.
-        results: Results without those that the plan and the price add; empty if it failed.
+        results: Results without those that the plan and the price add; empty without answers.
         failure: Reason why there are no results.
         predicted: Results that the simulator predicts for the same trial.
         server_log: Path of the server's log, beside the journal.
@@ -99,6 +99,11 @@ def bench_record(
         speed: Engine's seconds per second where the server is the simulated engine.
     """
     results = _bench_results(bench, loaded, speed)
+    failure = (
+        not_accepted(results, bench.acceptance, bench.constraints)
+        if results.completed
+        else _failure(loaded, results)
+    )
     record = TrialRecord(
         servetune_schema=SCHEMA,
         key=trial_key(
@@ -107,13 +112,13 @@ def bench_record(
             server_args={"url": ",".join(target.label for target in bench.targets)},
             client_args=bench.client_args,
         ),
-        status="ok" if results.completed else "failed",
+        status="ok" if failure is None else "failed",
         simulated=speed is not None,
         config=TrialConfig(client_args=bench.client_args),
         results=results,
         constraints=[limit.to_json() for limit in bench.constraints],
         metadata=_bench_metadata(bench),
-        failure=None if results.completed else _failure(loaded, results),
+        failure=failure,
         provenance=provenance(started_at=started_at, seed=bench.workload.seed, engine_version=None),
     )
     return record.without_secrets()
@@ -167,12 +172,17 @@ def load_results(
         duration_s=loaded.duration_s,
         per_request_limits=study.request_limits,
         further_percentiles=percentiles_of(study.constraints),
-        requested_output_tokens=trial.workload.forced_lengths(),
+        requested=_requested(trial.workload),
+        wrong_length_fails=study.acceptance.wrong_length_fails,
     )
     results["instrument"] = msgspec.to_builtins(loaded.instrument)
     results["server"] = msgspec.to_builtins(loaded.server) if loaded.server else None
     results["not_sent"] = loaded.not_due_count
     return Results(results)
+
+
+def _requested(workload: Workload) -> RequestedLengths:
+    return RequestedLengths(output_tokens=workload.requested_lengths(), exact=workload.ignore_eos)
 
 
 def _trial_results(trial: Trial, study: StudyContext, results: Results) -> Results:
@@ -221,8 +231,8 @@ def _bench_results(bench: Bench, loaded: LoadResult, speed: float | None) -> Res
             duration_s=loaded.duration_s,
             per_request_limits=bench.request_limits,
             further_percentiles=percentiles_of(bench.constraints),
-            requested_output_tokens=workload.forced_lengths(),
-            wrong_length_fails=bench.wrong_length_fails,
+            requested=_requested(workload),
+            wrong_length_fails=bench.acceptance.wrong_length_fails,
         ),
     }
     counts = [r.counted_output_tokens for r in loaded.records if r.outcome == "ok"]

@@ -24,7 +24,17 @@ BROKEN_IN_A_ROW = 2
 LOAD_NODE_LOST = "load_node_lost"
 
 #: Failures that no repetition changes, where the trial runs.
-PERMANENT = frozenset({"settings", "does_not_fit", "refused", "trial_time", LOAD_NODE_LOST})
+PERMANENT = frozenset(
+    {
+        "settings",
+        "does_not_fit",
+        "refused",
+        "trial_time",
+        "error_rate",
+        "wrong_length",
+        LOAD_NODE_LOST,
+    }
+)
 
 Verdict = Literal["again", "broken"]
 

@@ -21,7 +21,7 @@ from servetune.perf import Calibration
 from servetune.perf.sim import RunOptions, SimulatedRun, describe_scheduler, simulate
 from servetune.plan import Plan
 from servetune.store import Failure, Results, TrialRecord, trial_key
-from servetune.trials.failures import no_answer
+from servetune.trials.failures import no_answer, not_accepted
 from servetune.trials.launch import DEFAULT_PORT
 from servetune.trials.record import Outcome, percentiles_of, record_of, simulation_results
 from servetune.trials.trial import REPLICAS, StudyContext, Trial
@@ -148,12 +148,18 @@ def simulate_trial(
     failure: Failure | None = None
     try:
         results, _ = simulation_of(trial, study)
-        if results.failed and not results.completed:
-            failure = no_answer(results)
+        failure = _failure_in(results, study)
     except PlanError as error:
         failure = Failure(kind="does_not_fit", reason=error.message)
     outcome = Outcome(cmd=cmd, server_cmd_args=server_cmd_args, results=results, failure=failure)
     return record_of(trial, study, outcome)
+
+
+def _failure_in(results: Results, study: StudyContext) -> Failure | None:
+    """Failure of a run that answered no request, or too few of them."""
+    if results.failed and not results.completed:
+        return no_answer(results)
+    return not_accepted(results, study.acceptance, study.constraints)
 
 
 #: Settings of a deployment around engines; no engine is started with them.
@@ -183,7 +189,7 @@ def simulated_with_requests(
         cmd=shlex.join(command),
         server_cmd_args=words,
         results=results,
-        failure=no_answer(results) if results.failed and not results.completed else None,
+        failure=_failure_in(results, study),
     )
     record = record_of(trial, study, outcome)
     return record, simulation

@@ -9,7 +9,7 @@ import msgspec
 from servetune.engines.translate import plan_from_settings
 from servetune.hardware import Node
 from servetune.json_value import JsonObject
-from servetune.metrics import Constraint
+from servetune.metrics import Acceptance, Constraint
 from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan
 from servetune.prediction.calibrations import KeptCalibration
@@ -40,6 +40,7 @@ class StudyContext(msgspec.Struct, frozen=True, kw_only=True):
         server_env: Further variables of the server, as `NAME=VALUE`.
         calibration: Calibration that corrects simulated trials and predictions.
         request_timeout_s: Time limit of each simulated request; `None` for no limit.
+        acceptance: Limits beyond which a trial has failed.
     """
 
     model: str
@@ -54,6 +55,7 @@ class StudyContext(msgspec.Struct, frozen=True, kw_only=True):
     server_env: tuple[str, ...] = ()
     calibration: KeptCalibration | None = None
     request_timeout_s: float | None = None
+    acceptance: Acceptance = Acceptance()
 
     @property
     def terms(self) -> JsonObject:

@@ -180,12 +180,12 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Tokens of prompt and answer of the longest request together."""
         return max(each.input_tokens + each.output_tokens for each in self.requests())
 
-    def forced_lengths(self) -> dict[int, int]:
-        """Output tokens, by `Request.index`, of the answers that can have no other length.
+    def requested_lengths(self) -> dict[int, int]:
+        """Output tokens, by `Request.index`, that answers have with `ignore_eos`, else at most.
 
-        Empty where the server may end an answer by itself, or gives none.
+        Empty where answers have no tokens.
         """
-        if not self.ignore_eos or self.api == "embeddings":
+        if self.api == "embeddings":
             return {}
         return {request.index: request.output_tokens for request in self.requests()}
 

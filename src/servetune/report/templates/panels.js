@@ -109,10 +109,10 @@ function pickCard(objective, pick) {
 }
 
 function reasons(objective, pick) {
-  const { chosen, next, feasible, eligibleCount, leftOutCount } = pick;
+  const { chosen, next, feasible, eligibleCount } = pick;
   const limitsNow = active();
   const got = (c) => shown(valueOf(chosen, c.metric, c.statistic), QUANTITY[c.metric].unit);
-  const leftOut = leftOutCount ? [[`${leftOutCount} trial${leftOutCount === 1 ? '' : 's'} with more than ${digits(DATA.tolerated_error_rate * 100)}% failed requests ${leftOutCount === 1 ? 'is' : 'are'} left out`]] : [];
+  const leftOut = pick.leftOut.map((text) => [text]);
   const failing = chosen.failed_requests ? [[chosen.failed_requests.sentence, Boolean(failedMark(chosen))]] : [];
   if (!feasible) {
     const { missed, unknown } = standing(chosen, limitsNow);

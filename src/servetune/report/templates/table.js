@@ -15,7 +15,7 @@ function columns() {
   const failing = TRIALS.some((t) => t.status === 'ok' && t.failed_requests)
     ? [{ id: 'error_rate', head: ['Requests', 'failed'], value: (t) => valueOf(t, 'error_rate'), words: (v, t) => (t.failed_requests ? t.failed_requests.fraction : '0') }] : [];
   // Below those of the same standing where too many requests failed, as in the ranking.
-  const merit = (t) => 2 * ['meets', 'misses', 'failed'].indexOf(standing(t, active()).kind) + setAside(t, active());
+  const merit = (t) => ({ meets: 0, misses: 2, failed: 8 })[standing(t, active()).kind] + 4 * Boolean(t.miscounted) + tooManyFailed(t, active());
   return [{ id: 'standing', head: ['Standing'], left: true, value: merit }, ...settings, ...metrics, ...failing];
 }
 
@@ -94,7 +94,8 @@ function openDrawer() {
   const { kind, missed, unknown } = standing(trial, active());
   byId('drawer').replaceChildren(
     make('div', { class: 'bar' }, make('div', {}, make('h2', { id: 'drawer-title' }, trial.label), make('p', { class: 'note' }, sourceTag(trial), ' ', failedTag(trial), ' ', standingWords(kind, missed, unknown)),
-      trial.failed_requests ? make('p', { class: 'note' }, `${trial.failed_requests.sentence}.`) : ''),
+      trial.failed_requests ? make('p', { class: 'note' }, `${trial.failed_requests.sentence}.`) : '',
+      trial.miscounted ? make('p', { class: 'note' }, `${trial.miscounted}.`) : ''),
       make('button', { type: 'button', onclick: () => byId('drawer').close() }, 'Close')),
     make('div', { class: 'body' },
       part('Why it failed', make('div', {}, make('p', {}, trial.failure ? `${trial.failure.kind}: ${trial.failure.reason}` : ''), trial.failure && trial.failure.log_tail ? make('details', { open: true }, make('summary', {}, 'server log, last lines'), make('pre', {}, trial.failure.log_tail)) : ''), kind === 'failed'),

@@ -90,7 +90,7 @@ function standing(trial, constraints) {
   return { kind: missed.length + unknown.length ? 'misses' : 'meets', missed, unknown };
 }
 /* Too many failed requests to be chosen, unless a constraint says how many may fail. */
-const setAside = (trial, constraints) => !constraints.some((c) => c.metric === 'error_rate')
+const tooManyFailed = (trial, constraints) => !constraints.some((c) => c.metric === 'error_rate')
   && (valueOf(trial, 'error_rate') || 0) > DATA.tolerated_error_rate;
 function recommend(trials, constraints, objective) {
   const value = (t) => valueOf(t, objective.metric, objective.statistic);
@@ -100,11 +100,19 @@ function recommend(trials, constraints, objective) {
   const feasible = valued.filter((t) => standing(t, constraints).kind === 'meets');
   const order = feasible.length ? rank : (t) => [worstMiss(t, constraints), ...rank(t)];
   const possible = feasible.length ? feasible : valued;
-  const clean = possible.filter((t) => !setAside(t, constraints));
+  const clean = possible.filter((t) => !t.miscounted && !tooManyFailed(t, constraints));
   const eligible = clean.length ? clean : possible;
   const ranked = eligible.slice().sort((a, b) => lexical(order(a), order(b)));
   return { chosen: ranked[0] || null, next: ranked[1] || null, feasible: feasible.length > 0,
-    eligibleCount: eligible.length, leftOutCount: possible.length - eligible.length, value };
+    eligibleCount: eligible.length, leftOut: clean.length ? leftOut(possible, constraints) : [], value };
+}
+/* Trials that are not chosen for a fault, in the words of the command line. */
+function leftOut(trials, constraints) {
+  const miscounted = trials.filter((t) => t.miscounted).length;
+  const failing = trials.filter((t) => !t.miscounted && tooManyFailed(t, constraints)).length;
+  return [[failing, `with more than ${digits(DATA.tolerated_error_rate * 100)}% failed requests`],
+    [miscounted, 'whose server counts tokens that did not arrive']].filter(([count]) => count)
+    .map(([count, words]) => `left out: ${count} trial${count === 1 ? '' : 's'} ${words}`);
 }
 function worstMiss(trial, constraints) {
   const { missed, unknown } = standing(trial, constraints);
