@@ -196,7 +196,7 @@ def _errors() -> str:
     rows = [
         f"| `{name}` | {getattr(errors, name).exit_code} | {_first_line(getattr(errors, name))} |"
         for name in errors.__all__
-        if inspect.isclass(getattr(errors, name))
+        if hasattr(getattr(errors, name), "exit_code")
     ]
     head = [NOTE, "# Errors\n", f"```\n{tree[1]}\n```\n"]
     table = ["| error | exit code | meaning |", "|---|---|---|", *rows, ""]

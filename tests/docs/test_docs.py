@@ -114,7 +114,7 @@ def test_every_metric_that_can_be_limited_is_documented():
 def test_every_error_is_drawn_in_the_tree():
     drawn = errors.__doc__ or ""
     for name in errors.__all__:
-        if name != "nearest":
+        if hasattr(getattr(errors, name), "exit_code"):
             assert name in drawn, name
 
 

@@ -114,7 +114,12 @@ def test_memory_that_runs_out_under_load_is_named(sweep):
 
 
 def test_a_share_of_errors_is_counted_and_the_trial_stands(sweep):
-    done = sweep.run(f"{sweep.simulated} --error-rate 0.2 --seed 3", client="num_prompts=50")
+    done = sweep.run(
+        f"{sweep.simulated} --error-rate 0.2 --seed 3",
+        "--max-error-rate",
+        0.5,
+        client="num_prompts=50",
+    )
     assert done.returncode == 0, done.stderr
     [record] = sweep.records()
     results = record.results
@@ -127,8 +132,7 @@ def test_a_share_of_errors_is_counted_and_the_trial_stands(sweep):
 def test_streams_that_stall_end_at_the_time_limit(sweep):
     done = sweep.run(
         f"{sweep.simulated} --stall-rate 0.2 --seed 3",
-        "--request-timeout",
-        1.5,
+        *("--request-timeout", 1.5, "--max-error-rate", 0.5),
         client="num_prompts=30",
     )
     assert done.returncode == 0, done.stderr
