@@ -5,7 +5,9 @@ Lines fit a terminal of 80 columns, except for error messages of servers.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
+from http import HTTPStatus
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -213,12 +215,20 @@ def _failure(record: TrialRecord) -> Iterator[str]:
 def _failures(results: ResultFields) -> Iterator[str]:
     failures = results["failures"]
     for failure in failures[:_SHOWN_FAILURES]:
-        yield f"FAILED {failure['count']:,} x {failure_name(failure)}: {failure['sample']}"
+        kind = failure_name(failure) + _phrase(failure.get("status"))
+        yield f"FAILED {failure['count']:,} x {kind}: {failure['sample']}"
     if len(failures) > _SHOWN_FAILURES:
         yield f"FAILED in {len(failures) - _SHOWN_FAILURES} more ways; the record lists them"
     wrong = results.get("wrong_length") or {}
     if wrong.get("count"):
         yield f"{wrong['count']:,} answers do not have the requested length"
+
+
+def _phrase(status: int | None) -> str:
+    """Reason phrase of a status with a space before it; empty where it is not a known one."""
+    with contextlib.suppress(ValueError):
+        return f" {HTTPStatus(status).phrase}"
+    return ""
 
 
 def _notes(results: ResultFields) -> Iterator[str]:
