@@ -227,7 +227,7 @@ def _failures(results: ResultFields) -> Iterator[str]:
 def _phrase(status: int | None) -> str:
     """Reason phrase of a status with a space before it; empty where it is not a known one."""
     with contextlib.suppress(ValueError):
-        return f" {HTTPStatus(status).phrase}"
+        return f" {HTTPStatus(status).phrase}" if status else ""
     return ""
 
 
