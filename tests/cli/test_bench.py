@@ -15,8 +15,10 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from servetune import api
 from servetune.cli.main import cli
-from servetune.store import read_journal
+from servetune.errors import StoreError
+from servetune.store import RequestLog, read_journal, read_requests
 from servetune.workload.presets import preset_names
 
 SMALL = ("--input-tokens", "20", "--output-tokens", "4")
@@ -282,7 +284,7 @@ def test_a_shared_prefix_is_the_same_tokens_and_the_rest_is_not(fake):
     server = fake()
     results(
         server.url, "--input-tokens", 60, "--output-tokens", 2, "--shared-prefix", 40, "-n", 6,
-        "--prefixes", 2, "--warmup", 0,
+        "--prefixes", 2, "--warmup", 0, "--seed", 1,
     )  # fmt: skip
     prompts = [body["prompt"] for body in server.bodies]
     assert {len(prompt) for prompt in prompts} == {60}
@@ -413,6 +415,45 @@ def test_a_server_that_dies_half_way_leaves_what_was_measured(fake, tmp_path):
     assert said["mean_ttft_ms"] > 10
     assert read_journal(out / "bench.jsonl")[0].results["completed"] == said["completed"]
     assert (out / "bench.html").exists()
+
+
+def test_a_run_that_is_killed_leaves_what_was_measured(fake, tmp_path):
+    server = fake(ttft_s=0.005)
+    out = tmp_path / "out"
+    words = (*COMMAND, server.url, *SMALL, "-n", "100000", "-c", "2", "--out", str(out))
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        requests = out / "bench.requests.jsonl"
+        deadline_s = time.monotonic() + 60
+        while not (requests.exists() and requests.read_bytes().count(b"\n") > 500):
+            assert time.monotonic() < deadline_s
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.kill()
+    kept, admitted_s = read_requests(requests)
+    assert len(kept) == len(admitted_s) > 500
+    assert all(one.outcome == "ok" and len(one.chunk_times_s) == 4 for one in kept)
+    (left,) = read_journal(out / "bench.jsonl")
+    assert left.results["interrupted"] is True
+    assert left.results["completed"] > 50
+    assert left.results["not_sent"] > 90_000
+    assert left.results["output_throughput"] > 0
+    done = CliRunner().invoke(cli, ["report", str(out / "bench.jsonl")], standalone_mode=False)
+    assert done.exception is None, done.output
+    again = CliRunner().invoke(cli, ["bench", *words[5:]], standalone_mode=False)
+    assert "exists already" in str(again.exception)
+
+
+def test_a_disk_that_is_full_costs_the_files_of_a_run_in_progress_and_not_the_run(
+    fake, tmp_path, monkeypatch
+):
+    def full(*_):
+        raise StoreError("cannot write: no space left")
+
+    server, out = fake(ttft_s=0.01), tmp_path / "out"
+    monkeypatch.setattr(RequestLog, "add", full)
+    done = api.bench(server.url, concurrency=1, requests=200, output_tokens="4", out=out)
+    assert done.record.results["completed"] == 200
+    assert len(read_requests(out / "bench.requests.jsonl")[0]) == 200
 
 
 def test_an_answer_of_another_length_is_reported_and_fails_if_it_must_not_be(fake):

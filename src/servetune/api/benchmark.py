@@ -25,6 +25,7 @@ from servetune.store import (
     Journal,
     TrialRecord,
     has_parquet,
+    write_record,
     write_requests,
     write_requests_csv,
     write_requests_parquet,
@@ -314,10 +315,16 @@ def _sent(
     """Load that was sent and its results, over chat where no route is given and is no other."""
 
     def run(load: PreparedLoad) -> Benched:
+        out = request.results.out
+        artifacts = None if out is None else Artifacts(out, STEM)
         if on_progress is None:
-            return send(load)
+            return send(load, artifacts=artifacts)
         on_progress(load, None)
-        return send(load, on_progress=lambda progress: on_progress(load, progress))
+        return send(
+            load,
+            on_progress=lambda progress: on_progress(load, progress),
+            artifacts=artifacts,
+        )
 
     try:
         return prepared, run(prepared)
@@ -366,8 +373,7 @@ def write_outputs(folder: Path, request: PreparedLoad, benched: Benched) -> None
 
     folder.mkdir(parents=True, exist_ok=True)
     artifacts = Artifacts(folder, STEM)
-    with Journal(artifacts.journal) as journal:
-        journal.append(benched.record)
+    write_record(artifacts.journal, benched.record)
     records = benched.result.records
     written = [artifacts.journal]
     if records:

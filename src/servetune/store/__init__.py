@@ -1,8 +1,9 @@
 """Journals of trials and the files beside them; the only room that writes results to disk."""
 
 from servetune.store.artifacts import Artifacts, read_json, require_regular, write_text
-from servetune.store.journal import Journal, latest, read_journal
+from servetune.store.journal import Journal, latest, read_journal, write_record
 from servetune.store.requests import (
+    RequestLog,
     has_parquet,
     read_requests,
     write_requests,
@@ -28,6 +29,7 @@ __all__ = [
     "Failure",
     "Journal",
     "Metadata",
+    "RequestLog",
     "Results",
     "TrialConfig",
     "TrialRecord",
@@ -41,6 +43,7 @@ __all__ = [
     "record_from_json",
     "require_regular",
     "trial_key",
+    "write_record",
     "write_requests",
     "write_requests_csv",
     "write_requests_parquet",

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from servetune.errors import StoreError
-from servetune.store.artifacts import decoded_json, require_regular
+from servetune.store.artifacts import decoded_json, require_regular, write_text
 from servetune.store.schema import TrialRecord, record_from_json
 
 
@@ -34,6 +34,15 @@ def read_journal(path: Path) -> list[TrialRecord]:
         raise StoreError(f"cannot read {path}: {error.strerror}") from None
     whole, _ = _whole_lines(raw)
     return _parsed(whole, path)
+
+
+def write_record(path: Path, record: TrialRecord) -> None:
+    """Write a journal of one record, in place of an earlier state of the same trial.
+
+    Raises:
+        StoreError: It could not be written; an older file is unchanged.
+    """
+    write_text(path, record.to_json().decode() + "\n")
 
 
 def latest(records: Iterable[TrialRecord]) -> list[TrialRecord]:

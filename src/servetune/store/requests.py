@@ -8,9 +8,9 @@ import importlib.util
 import io
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import msgspec
 import numpy as np
@@ -85,6 +85,47 @@ def write_requests(
         for record, at in zip(records, admitted_s, strict=True)
     )
     write_pieces(path, lines)
+
+
+class RequestLog:
+    """Requests of a run in progress, appended as they end, with the times of their tokens.
+
+    Args:
+        path: Path of the file; an older one is replaced with the first requests.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[bytes] | None = None
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Append requests; a process that is killed later leaves them.
+
+        Raises:
+            StoreError: They could not be written.
+        """
+        try:
+            if self._file is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self._path.open("wb")
+            lines = (_line(record, record.sent_s, token_times=True) for record in records)
+            self._file.writelines(msgspec.json.encode(line) + b"\n" for line in lines)
+            self._file.flush()
+        except OSError as error:
+            raise StoreError(f"cannot write {self._path}: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Close the file.
+
+        Raises:
+            StoreError: Its last lines could not be written.
+        """
+        if self._file is None:
+            return
+        try:
+            self._file.close()
+        except OSError as error:
+            raise StoreError(f"cannot write {self._path}: {error.strerror}") from None
 
 
 def read_requests(path: Path) -> tuple[list[Record], list[float | None]]:

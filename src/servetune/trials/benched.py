@@ -23,9 +23,12 @@ from servetune.loadgen import (
     parse_speed,
     run_load_blocking,
 )
+from servetune.loadgen.instrument import instrument_of
+from servetune.loadgen.sender_pool import SendStatistics
 from servetune.metrics import Acceptance, Constraint, PrecisionTarget, Record
 from servetune.metrics.overload import saturation_of
-from servetune.store import TrialRecord, now_utc
+from servetune.store import Artifacts, TrialRecord, now_utc
+from servetune.trials.kept import RunFiles
 from servetune.trials.record import bench_record, constant_rate
 from servetune.workload import Workload
 from servetune.workload.model_tokenizer import ModelTokenizer
@@ -88,8 +91,15 @@ def bench(
     *,
     on_progress: Callable[[Progress], None] | None = None,
     halt: threading.Event | None = None,
+    artifacts: Artifacts | None = None,
 ) -> Benched:
     """Send the load, whole or until something ends it, and make its record.
+
+    Args:
+        load: Load to send.
+        on_progress: Called about twice a second and once at the end.
+        halt: Ends the run when set.
+        artifacts: Files that keep what was measured while the run is in progress.
 
     Raises:
         LoadError: No request could be sent.
@@ -98,27 +108,53 @@ def bench(
     """
     started_at = now_utc()
     speed = _simulated_speed(load.targets[0])
-    result = run_load_blocking(
-        load.targets,
-        load.workload,
-        load.prompts,
-        settings=load.settings,
-        hooks=LoadHooks(
-            on_progress=on_progress,
-            halt=halt or threading.Event(),
-            judge=_judge(load),
-            credentials=load.credentials,
-        ),
-    )
+    files = None
+    if artifacts is not None:
+        files = RunFiles(
+            artifacts,
+            lambda records, elapsed_s: bench_record(
+                load, _so_far(load, records, elapsed_s), started_at=started_at, speed=speed
+            ),
+        )
+    try:
+        result = run_load_blocking(
+            load.targets,
+            load.workload,
+            load.prompts,
+            settings=load.settings,
+            hooks=LoadHooks(
+                on_progress=on_progress,
+                halt=halt or threading.Event(),
+                judge=_judge(load, files),
+                credentials=load.credentials,
+            ),
+        )
+    finally:
+        if files is not None:
+            files.close()
     result = _counted(result, load.tokenizer)
     record = bench_record(load, result, started_at=started_at, speed=speed)
     return Benched(record=record, result=result)
 
 
-def _judge(load: Bench) -> Callable[[Sequence[Record], float], str | None] | None:
+def _so_far(load: Bench, records: Sequence[Record], elapsed_s: float) -> LoadResult:
+    """Result of a run as if it were interrupted now; nothing is known of its senders yet."""
+    return LoadResult(
+        records=tuple(sorted(records, key=lambda record: record.index)),
+        not_due_count=len(load.workload.requests()) - len(records),
+        started_unix_s=0.0,  # of no record
+        duration_s=elapsed_s,
+        instrument=instrument_of(SendStatistics(), stamped_by="kernel"),
+        interrupted=True,
+    )
+
+
+def _judge(
+    load: Bench, files: RunFiles | None
+) -> Callable[[Sequence[Record], float], str | None] | None:
     """Function that gives the reason why the run may end before its last request."""
     open_loop = not load.workload.closed_loop
-    if load.until is None and not (open_loop and load.stop_when_saturated):
+    if files is None and load.until is None and not (open_loop and load.stop_when_saturated):
         return None
     requests = load.workload.requests()
     due_s = np.array([request.due_s for request in requests])
@@ -126,6 +162,8 @@ def _judge(load: Bench) -> Callable[[Sequence[Record], float], str | None] | Non
     until = load.until
 
     def judge(records: Sequence[Record], elapsed_s: float) -> str | None:
+        if files is not None:
+            files.keep(records, elapsed_s)
         if until is not None and until.met(records).met:
             return f"{until.label} was reached"
         if open_loop and load.stop_when_saturated and elapsed_s >= FIRST_VERDICT_S:
