@@ -3,69 +3,170 @@
 A container's environment is visible to everyone who may describe the model; a bundle, a
 journal and an error message are copied, committed and mailed. So a setting that looks like
 a credential is refused, and text from outside (a command line, a log, a response) is redacted
-before it is stored or printed.
+where it enters, before anything is made of it.
+
+A credential is known in three ways: by a format of its own (`hf_...`, a private key, the user of
+a URL), by the name before it (`--api-key X`, `'HF_TOKEN': 'X'`), and by its value, where it is
+that of a variable of this process or one that a request was signed with (`hide`).
 """
 
 from __future__ import annotations
 
 import functools
+import json
+import os
 import re
 from typing import Any
+from urllib.parse import quote
 
-__all__ = ["REDACTED", "is_secret_name", "looks_secret", "redacted", "redacted_text"]
+__all__ = [
+    "REDACTED",
+    "hide",
+    "is_secret_name",
+    "looks_secret",
+    "redacted",
+    "redacted_text",
+    "without",
+]
 
 REDACTED = "[redacted]"
 
-#: Credentials recognised by their own format: Hugging Face, AWS key ids, GitHub, GitLab, OpenAI
-#: style, NVIDIA NGC, Slack, Google, npm, Docker, signed web tokens, private keys, and user and
-#: password of a URL.
+# by format
+
+#: Hugging Face, AWS key ids, GitHub, GitLab, OpenAI style, NVIDIA NGC, Slack, Google, npm, PyPI,
+#: Docker, Stripe, Groq, xAI, Replicate, Vault, SendGrid, signed web tokens, private keys (whole, or
+#: one whose beginning or end was cut off), and user and password of a URL.
 _TOKENS = re.compile(
-    r"hf_[A-Za-z0-9]{20,}"
+    r"hf_[A-Za-z0-9]{20,}|api_org_[A-Za-z0-9]{20,}"
     r"|(?:AKIA|ASIA)[A-Z0-9]{16}"
     r"|gh[pousr]_[A-Za-z0-9]{30,}"
     r"|github_pat_[A-Za-z0-9_]{30,}"
     r"|glpat-[A-Za-z0-9_-]{20,}"
     r"|\bsk-[A-Za-z0-9_-]{20,}"
+    r"|\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}"
+    r"|\bgsk_[A-Za-z0-9]{30,}|\bxai-[A-Za-z0-9]{30,}|\br8_[A-Za-z0-9]{30,}"
     r"|\bnvapi-[A-Za-z0-9_-]{20,}"
-    r"|xox[abprs]-[A-Za-z0-9-]{10,}"
-    r"|\bAIza[A-Za-z0-9_-]{35}"
-    r"|\bnpm_[A-Za-z0-9]{36}"
+    r"|xox[abprs]-[A-Za-z0-9-]{10,}|hooks\.slack\.com/services/[A-Za-z0-9/]{16,}"
+    r"|\bAIza[A-Za-z0-9_-]{35}|\bya29\.[A-Za-z0-9_-]{20,}"
+    r"|\bnpm_[A-Za-z0-9]{36}|\bpypi-[A-Za-z0-9_-]{30,}"
     r"|\bdckr_pat_[A-Za-z0-9_-]{20,}"
+    r"|\bhv[sb]\.[A-Za-z0-9_-]{20,}|\bSG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"
     r"|\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
-    r"|(?<=://)[^\s/@'\"]+(?=@)",
+    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----"
+    r".*?(?:-----END [A-Z ]{0,30}PRIVATE KEY-----|\Z)"
+    r"|\A(?:(?!-----BEGIN).)*?-----END [A-Z ]{0,30}PRIVATE KEY-----"
+    r"|(?<=//)[^\s/@:'\"]{0,100}:[^\s/'\"]{0,200}(?=@)"
+    r"|(?<=://)[^\s/'\"]{1,300}(?=@)",
     re.DOTALL,
 )
 
-#: Last words of the name of a setting or a variable that holds a credential.
-_LAST_WORDS = (
-    r"(?:hf|hub|huggingface|auth|bearer|session|security|access|refresh|id|api|github|gitlab|git|"
-    r"openai|anthropic|wandb|ngc|nvidia|slack|npm|vault|bot)_token"
-    r"|(?:api|secret|secret_access|access|private|ssh|signing|encryption|master|openai|anthropic|"
-    r"azure|google|gemini|cohere|mistral|groq|wandb|ngc|nvidia|hf|account|storage)_key"
-    r"|apikey|authtoken|accesstoken|secretkey|privatekey"
-    r"|secret|password|passwd|passphrase|pgpassword|mysql_pwd|credentials?|connection_string"
-)
-_SPELT = _LAST_WORDS.replace("_", "[-_]")
+# by name
 
-#: Credentials without a format of their own, recognised by the words before them, which stay:
-#: `--api-key X`, `HF_TOKEN=X`, `'api_key': ['X']`, `Authorization: Bearer X`, `X-Amz-Signature=X`.
-_LABELLED = re.compile(
-    r"(?i)("
-    r"authorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic)\s+"
-    r"|\bbearer\s+(?=[A-Za-z0-9._~+/-]{16})"
-    r"|x-amz-(?:signature|security-token|credential)=(?=[^\s&\[])"
-    rf"|(?<![a-z0-9])(?:{_SPELT})['\"]?\s*[=:]\s*(?:[\[(]\s*(?=['\"]))?['\"]?(?=[^\s'\"\[{{(,&])"
-    rf"|-(?!secret|credential)(?:{_SPELT})\s+(?=[^\s\[-])"
-    r")([^\s'\",&\\\]}]+)"
+#: Words of a name, joined by `_`, at whose end stands a credential; a number or a plural may
+#: follow.
+_NAME = re.compile(
+    r"(?:^|_)(?:"
+    r"(?:hf|hub|huggingface|api|auth|bearer|session|security|access|refresh|id|csrf|secret|private|"
+    r"admin|user|client|service|personal|deploy|job|registry|github|gh|gitlab|git|openai|anthropic|"
+    r"wandb|ngc|nvidia|slack|npm|pypi|vault|bot|telegram|discord|azure|google|aws|x)_token"
+    r"|(?:api|secret|secret_access|shared_access|access|private|ssh|ssl|tls|signing|encryption|"
+    r"master|subscription|account|storage|auth|license|admin|openai|anthropic|azure|google|gemini|"
+    r"cohere|mistral|groq|wandb|ngc|nvidia|hf)_key"
+    r"|apikey|authtoken|accesstoken|hftoken|secretkey|privatekey|accesskey"
+    r"|secret|secret_value|password|passwd|passphrase|pgpassword|credential|connection_string"
+    r"|(?:db|database|sql|mysql|postgres|pg|redis|mongo|user|admin|root|smtp|ftp|ssh|ssl|my)_"
+    r"(?:pass|pwd)"
+    r"|authorization|proxy_authorization|cookie"
+    r")s?(?:_?\d{1,2}|_(?:old|new|prod|dev|test|staging|primary|secondary|backup|b64|base64))?$"
 )
 
-_NAMES = re.compile(rf"(^|_)(?:{_LAST_WORDS}|authorization)$")
+#: Last words of a variable in capitals that holds a credential of a service unknown here, and the
+#: words before them that name something else.
+_VARIABLE = re.compile(r"(?:^|_)([A-Z0-9]+)_(?:TOKEN|KEY|PASS|PAT)$")
+_NO_CREDENTIAL = re.compile(
+    r"PAD|EOS|BOS|UNK|SEP|CLS|MASK|IMAGE|AUDIO|VIDEO|STOP|START|END|SPECIAL|PER|NEXT|"
+    r"LAST|FIRST|NEW|DRAFT|PROMPT|OUTPUT|INPUT|TOTAL|CACHED|MAX|MIN|NUM|EACH|BY|PUBLIC|"
+    r"PRIMARY|FOREIGN|SORT|CACHE|ROUTING|PARTITION|GROUP|DICT|MAP|LOOKUP|HASH|INDEX|"
+    r"VALUE|QUERY|HEAD|FIELD|ROW|MATCH|HOT|BUCKET|OBJECT|PREFIX"
+)
 
-#: Values that are no credential: nothing, or the name of an environment variable.
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+#: A word without which no name is that of a credential, in small letters.
+_HINT = re.compile(r"(?i)key|token|secret|pass|pwd|credential|auth|cookie|bearer|connection|pat\b")
+
+
+# what stands between a name and its value
+
+_QUOTE = r"(?:\\{0,6}[\"'`]|&quot;|&\#0?39;|&\#x27;)"
+_COLOUR = r"(?:\x1b\[[0-9;]{0,12}m)*"
+_ASSIGNED = re.compile(
+    rf"{_COLOUR}{_QUOTE}?\]?[ \t]*{_COLOUR}(?:=>|:=|->|=|:(?!//)|%3[dDaA]|[|│]|\\t)[ \t]*"
+    rf"{_COLOUR}(?:\n[ \t]+)?"
+)
+_NAMES = re.compile(
+    r"(-{0,2})(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]{2,63}(?:-[A-Za-z0-9_]{1,63}){0,8})"
+)
+#: `('HF_TOKEN', 'X')`, and `"name": "HF_TOKEN", "value": "X"` in JSON and YAML.
+_PAIRED = re.compile(
+    rf"{_QUOTE}\s{{0,9}},\s{{0,40}}(?!{_QUOTE}value{_QUOTE})(?=[bru]?{_QUOTE}|[\[(])"
+)
+_OPENED = re.compile(rf"[\[(]\s{{0,9}}[bru]?{_QUOTE}\Z")
+_MEMBER = re.compile(rf"{_QUOTE}?,?\s{{1,40}}{_QUOTE}?value{_QUOTE}?[ \t]*[:=][ \t]*")
+_SPACED = re.compile(r"[ \t]+(?![\[-])|%20")
+_TAGGED = re.compile(r">")
+
+# values
+
+#: What stands in the place of a credential.
+_SHOWN = r"\[(?:redacted|(?:session|secret|access) (?:token|key))\]"
+_QUOTED = re.compile(
+    rf"((?:[A-Za-z]{{1,12}}\()?[bru]?(?P<quote>{_QUOTE})(?:(?:Bearer|Basic|Token) )?)"
+    r"((?:(?!(?P=quote))(?:\\[^\n]|[^\n])){1,4000})"
+)
+_LISTED = re.compile(rf"(?!{_SHOWN})([A-Za-z]{{0,12}}[\[({{])((?:{_SHOWN}|[^\])}}\n]){{1,4000}})")
+_WORD = re.compile(
+    rf"((?:(?:Bearer|Basic|Token)(?:[ ]+|%20))?+)(?!{_SHOWN})"
+    r"((?:[^\s'\",;&\\\]})<\x1b]|[,;&)](?=[^\s'\",;&\\\]})<\x1b])(?![\w.-]+['\"]?[=:]))+)",
+    re.IGNORECASE,
+)
+#: All of a header's value: `Cookie: a=1; b=2`.
+_PARAMETERS = re.compile(r"(?:[,;] ?[^\s'\"=;,]{1,80}=?[^\s'\";,]*)*")
+#: Options whose value is the name of a secret, not the secret.
+_REFERENCES = ("token-secret", "token_secret", "-secret")
+_HEADERS = ("authorization", "cookie")
+_EACH = re.compile(rf"{_SHOWN}|[^\s'\",\\&:=]+")
+
+#: Values that are no credential: nothing, a placeholder, or the name of an environment variable.
 _HARMLESS = re.compile(
-    r"(?i:null|none|true|false|redacted|''|\"\")|\$[A-Z][A-Z0-9_]*|\$\{[A-Z][A-Z0-9_]*"
+    r"(?i:null|none|true|false|redacted|empty|required|missing|invalid)"
+    r"|\$[A-Z_][A-Z0-9_]*|\$\{[A-Z_][A-Z0-9_]*\}?|\$\([^)]*\)?|arn:aws\S*|ARN|\.{2,}\W*|…|\*+|<.*"
+    rf"|{_SHOWN}|[A-Z]+(?:_[A-Z0-9]+)+"
 )
+
+#: A value that looks like chance, after a word that often stands before others: `token: X`.
+_LOOSE = re.compile(
+    r"(?i)((?<![a-z0-9_])(?:(?:api|access|secret|auth)[ _-]?key"
+    r"|token|password|secret|credential|auth|bearer)s?)"
+    rf"({_QUOTE}?[ \t:=>,]{{1,4}}(?:(?:provided|given|is|was|of)"
+    rf"[ :]{{1,3}})?{_QUOTE}?)([A-Za-z0-9+/_=%.~-]{{12,}})"
+)
+_QUERY = re.compile(
+    r"(?i)([?&](?:key|token|sig|auth|code|signature|x-amz-[a-z-]+)=)([^\s&'\"<>\[]+)"
+)
+_LOGIN = re.compile(r"((?:^|\s)(?:-u|--user)[ =]?['\"]?[A-Za-z][^\s:'\"]*:)([^\s'\"]+)")
+
+#: Characters of a value that are enough of it to be removed from what is shown.
+_LEAST_KEPT = 12
+_LEAST_HIDDEN = 8
+
+_hidden: set[str] = set()
+
+
+def hide(value: str) -> None:
+    """Remember a credential in use, so that no text that repeats it shows it."""
+    if _is_telling(value):
+        _hidden.add(value)
 
 
 def looks_secret(text: str) -> bool:
@@ -73,13 +174,24 @@ def looks_secret(text: str) -> bool:
     return _TOKENS.search(text) is not None
 
 
+@functools.lru_cache(8192)
 def is_secret_name(name: str) -> bool:
-    """Whether a setting of this name holds a credential: `hf_token`, `--api-key`."""
-    return _NAMES.search(name.lower().replace("-", "_").strip("_")) is not None
+    """Whether a setting of this name holds a credential: `hf_token`, `--api-key`, `apiKey`.
+
+    Example:
+        >>> [is_secret_name(name) for name in ("X-Api-Key", "PGPASSWORD", "max_tokens")]
+        [True, True, False]
+    """
+    if not _HINT.search(name):
+        return False
+    name = name.replace("-", "_").strip("_")
+    if name.isupper() and (found := _VARIABLE.search(name)):
+        return not _NO_CREDENTIAL.fullmatch(found[1])
+    return _NAME.search(_HUMP.sub("_", name).lower()) is not None
 
 
 def redacted_text(text: str) -> str:
-    """Text with every credential replaced, by its format or by the words before it.
+    """Text with every credential replaced, by its format, its name or its value.
 
     Example:
         >>> redacted_text("serve m --api-key tiger")
@@ -87,32 +199,158 @@ def redacted_text(text: str) -> str:
         >>> redacted_text("X-Api-Key: $TENANT_KEY")
         'X-Api-Key: $TENANT_KEY'
     """
-    plain = _TOKENS.sub(REDACTED, text)
-    return _LABELLED.sub(
-        lambda found: found[0] if _HARMLESS.fullmatch(found[2]) else found[1] + REDACTED, plain
-    )
+    return _redacted_text(text, _values_in_use())
 
 
 def redacted(value: object) -> Any:
     """JSON value with every credential replaced by `REDACTED`."""
+    return _redacted(value, _values_in_use())
+
+
+def without(text: str, secret: str, shown: str = REDACTED) -> str:
+    """Text in which `shown` stands for the secret, also where the secret is cut off or quoted.
+
+    Example:
+        >>> without("signed with abcdefghijklmnop and abcdefghijklm", "abcdefghijklmnop", "KEY")
+        'signed with KEY and KEY'
+    """
+    for spelt in {secret, quote(secret, safe=""), json.dumps(secret)[1:-1]}:
+        begin = spelt[:_LEAST_KEPT]
+        at = text.find(begin) if begin else -1
+        while at >= 0:
+            end = at + len(begin)
+            while end < len(text) and text[end] == spelt[end - at : end - at + 1]:
+                end += 1
+            text = text[:at] + shown + text[end:]
+            at = text.find(begin, at + len(shown))
+    return text
+
+
+def _values_in_use() -> tuple[str, ...]:
+    """Credentials that were hidden or stand in the environment, the longest first.
+
+    Values that are a path or a word of letters alone are left: they would redact plain text.
+    """
+    named = (value.strip() for name, value in os.environ.items() if is_secret_name(name))
+    return tuple(sorted({*_hidden, *filter(_is_telling, named)}, key=len, reverse=True))
+
+
+def _is_telling(value: str) -> bool:
+    plain = value.isalpha() or value[:1] in "/~$" or _HARMLESS.fullmatch(value)
+    return len(value) >= _LEAST_HIDDEN and not plain
+
+
+def _redacted_text(text: str, in_use: tuple[str, ...]) -> str:
+    for value in in_use:
+        text = without(text, value)
+    text = _TOKENS.sub(REDACTED, text)
+    if not _HINT.search(text) and ":" not in text and "=" not in text:
+        return text
+    text = _without_named_values(text)
+    text = _QUERY.sub(_second_replaced, text)
+    text = _LOGIN.sub(_second_replaced, text)
+    return _LOOSE.sub(
+        lambda found: found[1] + found[2] + REDACTED if _is_chance(found[3]) else found[0], text
+    )
+
+
+def _each_replaced(found: re.Match[str]) -> str:
+    return found[0] if _HARMLESS.fullmatch(found[0]) else REDACTED
+
+
+def _second_replaced(found: re.Match[str]) -> str:
+    return found[0] if _HARMLESS.fullmatch(found[2]) else found[1] + REDACTED
+
+
+def _is_chance(word: str) -> bool:
+    """Whether a word is likely to be drawn by chance: digits at several places of a long run."""
+    longest = max(re.split(r"[^A-Za-z0-9]", word), key=len)
+    if re.fullmatch(r"[0-9a-f]{32,}", longest):
+        return True
+    mixed = any(map(str.islower, longest)) and any(map(str.isupper, longest))
+    return len(longest) >= _LEAST_KEPT and mixed and len(re.findall(r"\d+", longest)) > 1
+
+
+def _without_named_values(text: str) -> str:
+    pieces, at = [], 0
+    for name in _NAMES.finditer(text):
+        if name.start() < at or not (is_secret_name(name[2]) or name[0] in ("-token", "--token")):
+            continue
+        if found := _value_after(text, name):
+            begin, end, shown = found
+            pieces += [text[at:begin], shown]
+            at = end
+    return "".join([*pieces, text[at:]]) if pieces else text
+
+
+def _value_after(text: str, name: re.Match[str]) -> tuple[int, int, str] | None:
+    """Begin and end of the credential after a name, and what is shown in its place."""
+    at = _value_begin(text, name)
+    if at is None:
+        return None
+    if listed := not (found := _QUOTED.match(text, at)) and _LISTED.match(text, at):
+        return *listed.span(2), _EACH.sub(_each_replaced, listed[2])
+    found = found or _WORD.match(text, at)
+    if found is None or _HARMLESS.fullmatch(found[found.lastindex or 0]):
+        return None
+    begin, end = found.span(found.lastindex or 0)
+    if name[2].lower().endswith(_HEADERS) and (more := _PARAMETERS.match(text, end)):
+        end = more.end()
+    return begin, end, REDACTED
+
+
+def _value_begin(text: str, name: re.Match[str]) -> int | None:
+    begin, at = name.span(2)
+    before = text[max(0, begin - 16) : begin]
+    if before.endswith(":") and name[2] == "secret":  # in the ARN of one
+        return None
+    between = (
+        _ASSIGNED.match(text, at)
+        or (_OPENED.search(before) and _PAIRED.match(text, at))
+        or _MEMBER.match(text, at)
+        or (name[1] and not name[0].endswith(_REFERENCES) and _SPACED.match(text, at))
+        or (before.endswith("<") and _TAGGED.match(text, at))
+    )
+    return between.end() if between else None
+
+
+def _redacted(value: object, in_use: tuple[str, ...]) -> Any:
     if isinstance(value, str):
-        return _short_redacted(value) if len(value) < _SHORT else redacted_text(value)
+        return (_short_redacted if len(value) < _SHORT else _redacted_text)(value, in_use)
     if isinstance(value, dict):
+        if isinstance(name := value.get("name"), str) and "value" in value and is_secret_name(name):
+            value = {**value, "value": _hidden_value(value["value"])}
         return {
-            redacted(key): REDACTED
-            if item and isinstance(key, str) and _short_is_name(key)
-            else redacted(item)
+            _redacted(key, in_use): _hidden_value(item)
+            if isinstance(key, str) and is_secret_name(key)
+            else _redacted(item, in_use)
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
         match value:
-            case [str(name), item] if item and is_secret_name(name):  # a pair of name and value
-                return [name, REDACTED]
-        return [redacted(item) for item in value]
+            case [str(name), item] if is_secret_name(name):  # a pair of name and value
+                return [name, _hidden_value(item)]
+        return [
+            _hidden_value(item)
+            if isinstance(item, str) and _is_option(before)
+            else _redacted(item, in_use)
+            for before, item in zip(("", *value), value, strict=False)
+        ]
     return value
+
+
+def _hidden_value(value: object) -> object:
+    """What is shown of a value whose name is a credential's: whether there is one."""
+    if not value or isinstance(value, bool):
+        return value
+    return value if isinstance(value, str) and _HARMLESS.fullmatch(value) else REDACTED
+
+
+def _is_option(word: object) -> bool:
+    """Whether the next word of a command line is a credential."""
+    return isinstance(word, str) and word[:1] == "-" and is_secret_name(word)
 
 
 #: Texts that come again and again, such as the names of a record's fields, are looked at once.
 _SHORT = 100
-_short_redacted = functools.lru_cache(8192)(redacted_text)
-_short_is_name = functools.lru_cache(8192)(is_secret_name)
+_short_redacted = functools.lru_cache(8192)(_redacted_text)

@@ -34,9 +34,9 @@ from servetune.loadgen.sender_pool import (
     SendStatistics,
 )
 from servetune.loadgen.server_side import ServerMetrics, ServerSide
-from servetune.loadgen.target import Target, tls_context, without
+from servetune.loadgen.target import Target, tls_context
 from servetune.metrics.record import Record
-from servetune.secret import redacted_text
+from servetune.secret import redacted_text, without
 from servetune.traffic.messages import RequestTrace, Setup
 from servetune.traffic.request_file import (
     PreparedRequest,

@@ -7,18 +7,16 @@ import os
 import re
 import ssl
 from typing import Literal
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
 from servetune import __version__
 from servetune.errors import InputError, LoadError, ServerRefused
 from servetune.probe import ConnectError, Server, ask
+from servetune.secret import hide, without
 from servetune.traffic.connection import Address
 from servetune.traffic.sigv4 import Signing
-
-LEAST_KEPT = 12
-"""Characters of a secret that are enough of it to be removed from what is shown."""
 
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 
@@ -95,30 +93,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         and without control characters.
         """
         if self.api_key_env and (key := os.environ.get(self.api_key_env, "").strip()):
-            words = words.replace(key, f"${self.api_key_env}")
+            words = without(words, key, f"${self.api_key_env}")
         for _, value in self.user_headers:
             if "$" in value:
-                words = words.replace(_with_variables(value), value)
+                words = without(words, _with_variables(value), value)
         return "".join(each if each.isprintable() else " " for each in words)
-
-
-def without(words: str, secret: str, shown: str) -> str:
-    """Text in which `shown` stands for the secret, also where the secret is cut off or URL-quoted.
-
-    Example:
-        >>> without("signed with abcdefghijklmnop and abcdefghijklm", "abcdefghijklmnop", "KEY")
-        'signed with KEY and KEY'
-    """
-    for spelt in {secret, quote(secret, safe="")}:
-        begin = spelt[:LEAST_KEPT]
-        at = words.find(begin) if begin else -1
-        while at >= 0:
-            end = at + len(begin)
-            while end < len(words) and words[end] == spelt[end - at : end - at + 1]:
-                end += 1
-            words = words[:at] + shown + words[end:]
-            at = words.find(begin, at + len(shown))
-    return words
 
 
 def _with_variables(value: str) -> str:
@@ -133,6 +112,7 @@ def _key(variable: str) -> str:
             f"environment variable {variable} holds no usable key",
             hint=f"export {variable}=... before the run",
         )
+    hide(key)
     return key
 
 

@@ -1,0 +1,226 @@
+"""Spellings of credentials, and words that only sound like one, for tests that plant them."""
+
+#: A credential without a format of its own.
+SECRET = "Tiger7woods9Xq"
+
+#: Texts in which a credential stands; `¤` is to be replaced by it.
+SPELLINGS = r"""
+--api-key ¤
+--api-key=¤
+--api_key=¤
+--api-key "¤"
+--api-key '¤'
+-api-key ¤
+--apiKey ¤
+apiKey: ¤
+"apiKey": "¤"
+"apikey":"¤"
+api_key=¤
+API_KEY=¤
+X-API-Key: ¤
+x-api-key=¤
+"x-api-key": "¤"
+Ocp-Apim-Subscription-Key: ¤
+api-key: ¤
+Authorization: Bearer ¤
+Authorization: Basic ¤
+Authorization: Token ¤
+Authorization: ¤
+authorization=Bearer%20¤
+"Authorization": "Bearer ¤"
+('Authorization', 'Bearer ¤')
+b'authorization: bearer ¤'
+[b'Authorization', b'Bearer ¤']
+Proxy-Authorization: Basic ¤
+Cookie: session=¤
+Set-Cookie: sid=¤; Path=/
+HF_TOKEN=¤
+HF_TOKEN: ¤
+HF_TOKEN = ¤
+HF_TOKEN='¤'
+export HF_TOKEN="¤"
+declare -x HF_TOKEN="¤"
+'HF_TOKEN': '¤'
+"HF_TOKEN": "¤"
+\"HF_TOKEN\": \"¤\"
+\\\"HF_TOKEN\\\": \\\"¤\\\"
+b'HF_TOKEN': b'¤'
+('HF_TOKEN', '¤')
+["HF_TOKEN", "¤"]
+{"name": "HF_TOKEN", "value": "¤"}
+{'name': 'HF_TOKEN', 'value': '¤'}
+- name: HF_TOKEN value: ¤
+hf_token=¤
+hfToken=¤
+--hf-token ¤
+--token ¤
+--token=¤
+-e HF_TOKEN=¤
+--env HF_TOKEN=¤
+HUGGING_FACE_HUB_TOKEN=¤
+HUGGINGFACE_HUB_TOKEN=¤
+HUGGINGFACEHUB_API_TOKEN=¤
+AWS_SECRET_ACCESS_KEY=¤
+aws_secret_access_key = ¤
+AWS_SESSION_TOKEN=¤
+aws_session_token: ¤
+SecretAccessKey: ¤
+"SecretAccessKey": "¤"
+"SessionToken": "¤"
+sessionToken=¤
+accessToken: ¤
+"access_token":"¤"
+access_token=¤&x=1
+?api_key=¤&model=m
+?key=¤&model=m
+?token=¤
+?sig=¤&se=2020
+?X-Amz-Signature=¤
+GITHUB_TOKEN=¤
+GH_TOKEN=¤
+GITLAB_PRIVATE_TOKEN=¤
+CI_JOB_TOKEN=¤
+PGPASSWORD=¤
+DB_PASS=¤
+DB_PWD=¤
+MYSQL_PWD=¤
+POSTGRES_PASSWORD=¤
+password=¤
+password: ¤
+"password": "¤"
+passwd=¤
+--password ¤
+-p password=¤
+Password=¤;Server=x
+AccountKey=¤;EndpointSuffix=core
+SharedAccessKey=¤
+client_secret=¤
+clientSecret: "¤"
+CLIENT_SECRET=¤
+DJANGO_SECRET_KEY=¤
+SECRET=¤
+secret: ¤
+JWT_SECRET=¤
+secret_token=¤
+WANDB_API_KEY=¤
+OPENAI_API_KEY=¤
+OPENAI_KEY=¤
+ANTHROPIC_API_KEY=¤
+REPLICATE_API_TOKEN=¤
+SLACK_BOT_TOKEN=¤
+TELEGRAM_TOKEN=¤
+DISCORD_TOKEN=¤
+CLOUDFLARE_API_TOKEN=¤
+PYPI_TOKEN=¤
+SENTRY_AUTH_TOKEN=¤
+STRIPE_SECRET=¤
+VLLM_API_KEY=¤
+SGLANG_ADMIN_API_KEY=¤
+--admin-api-key ¤
+admin_api_key='¤'
+ssl_keyfile_password='¤'
+--ssl-keyfile-password ¤
+private_key: ¤
+PRIVATE_KEY=¤
+ssh_key=¤
+ENCRYPTION_KEY=¤
+passphrase=¤
+credential=¤
+credentials: ¤
+connection_string=¤
+http://user:¤@host/x
+postgres://user:¤@host:5432/db
+redis://:¤@host:6379
+https://¤@host/x
+mongodb+srv://u:¤@c.example/x
+amqp://u:¤%40x@h
+curl -u user:¤ http://x
+//user:¤@host/x
+-H 'X-Api-Key: ¤'
+-H "Authorization: Bearer ¤"
+api_key=['¤']
+api_key=["¤", "¤"]
+api_key=('¤', '¤')
+api_key: ['¤', '¤']
+Namespace(api_key=['¤'], x=1)
+api_key=SecretStr('¤')
+"api_key": {"value": "¤"}
+<api_key>¤</api_key>
+api_key => ¤
+:api_key => "¤"
+api_key->¤
+api_key := ¤
+api_key\t¤
+api_key ¤
+API key: ¤
+Incorrect API key provided: ¤
+invalid token ¤
+invalid api key "¤"
+token=¤
+token: ¤
+"token": "¤"
+auth_token: ¤
+auth=¤
+bearer ¤
+Bearer ¤
+Bearer: ¤
+machine host login u password ¤
+_authToken=¤
+//registry/:_authToken=¤
+""".strip().splitlines()
+
+#: Texts without a credential.
+PLAIN = """
+max_tokens=4096
+max_num_batched_tokens: 8192
+"max_new_tokens": 128, "min_tokens": 16
+tokenizer=Qwen/Qwen3-4B-Instruct-2507
+tokenizer_mode: auto
+token_budget=512
+num_secret_layers=4
+num_key_value_heads: 8
+"num_key_value_heads": 8
+key_value_heads 8
+pad_token_id=151643
+eos_token: <|im_end|>
+EOS_TOKEN=<|im_end|>
+PAD_TOKEN=abcdef
+special token <|fim_prefix1|>
+commit 9f3c2b1a7d6e5f4c3b2a19087f6e5d4c3b2a1908
+cache key: 9f3c2b1a7d6e5f4c3b2a19087f6e5d4c3b2a1908
+"key": "03ac674216f3e15c"
+routing_key=user-1234
+public_key=ssh-ed25519
+sort_keys=True
+prompt_cache_key: a1b2
+author: Ada Lovelace
+authority=example.org
+passed: 12, failed: 1
+passes=3
+compass=north
+bypass_cache: true
+allow_credentials=True
+api_key=None
+api_key: null
+api_key=$SERVER_KEY
+"api_key": "${SERVER_KEY}"
+X-Api-Key: $TENANT_KEY
+Authorization: Bearer $TENANT_KEY
+export HF_TOKEN=... before the run
+HF_TOKEN is not set
+give --hf-token-secret ARN or --hf-token-from-env
+arn:aws:secretsmanager:us-east-1:123456789012:secret:hf-AbCdEf
+first token after 30 ms, tokens/s=900
+the bearer token lasts 12 h
+output tokens: 64 of 64
+token times: [0.1, 0.2]
+http://localhost:8000/v1/models
+http://127.0.0.1:8000/metrics?name=vllm
+https://huggingface.co/Qwen/Qwen3-4B@main
+s3://bucket/prefix:part@2
+docker run --user 1000:1000 vllm/vllm-openai:v0.11.0
+prefix_cache_hit_rate: 0.5
+secretary: Bob
+task-of-a-very-long-name-indeed
+hf_overrides={'a': 1}
+""".strip().splitlines()
