@@ -16,8 +16,8 @@ import functools
 import json
 import os
 import re
+import string
 from typing import Any
-from urllib.parse import quote
 
 __all__ = [
     "REDACTED",
@@ -51,7 +51,7 @@ _TOKENS = re.compile(
     r"|\bnpm_[A-Za-z0-9]{36}|\bpypi-[A-Za-z0-9_-]{30,}"
     r"|\bdckr_pat_[A-Za-z0-9_-]{20,}"
     r"|\bhv[sb]\.[A-Za-z0-9_-]{20,}|\bSG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"
-    r"|\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"
+    r"|\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*)?"
     r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----"
     r".*?(?:-----END [A-Z ]{0,30}PRIVATE KEY-----|\Z)"
     r"|\A(?:(?!-----BEGIN).)*?-----END [A-Z ]{0,30}PRIVATE KEY-----"
@@ -159,6 +159,7 @@ _LOGIN = re.compile(r"((?:^|\s)(?:-u|--user)[ =]?['\"]?[A-Za-z][^\s:'\"]*:)([^\s
 #: Characters of a value that are enough of it to be removed from what is shown.
 _LEAST_KEPT = 12
 _LEAST_HIDDEN = 8
+_UNRESERVED = frozenset(string.ascii_letters + string.digits + "-._~")
 
 _hidden: set[str] = set()
 
@@ -214,7 +215,7 @@ def without(text: str, secret: str, shown: str = REDACTED) -> str:
         >>> without("signed with abcdefghijklmnop and abcdefghijklm", "abcdefghijklmnop", "KEY")
         'signed with KEY and KEY'
     """
-    for spelt in {secret, quote(secret, safe=""), json.dumps(secret)[1:-1]}:
+    for spelt in {secret, _percent_encoded(secret), json.dumps(secret)[1:-1]}:
         begin = spelt[:_LEAST_KEPT]
         at = text.find(begin) if begin else -1
         while at >= 0:
@@ -224,6 +225,13 @@ def without(text: str, secret: str, shown: str = REDACTED) -> str:
             text = text[:at] + shown + text[end:]
             at = text.find(begin, at + len(shown))
     return text
+
+
+def _percent_encoded(text: str) -> str:
+    encoded = (
+        f"%{byte:02X}" if chr(byte) not in _UNRESERVED else chr(byte) for byte in text.encode()
+    )
+    return "".join(encoded)
 
 
 def _values_in_use() -> tuple[str, ...]:

@@ -224,3 +224,50 @@ secretary: Bob
 task-of-a-very-long-name-indeed
 hf_overrides={'a': 1}
 """.strip().splitlines()
+
+#: Credentials with a format of their own, written in two so that no scanner takes them for real.
+FORMATS = (
+    "hf_" + "Tiger7woods9XqAbCdEf0123456789Gh",
+    "sk-" + "proj-Tiger7woods9XqAbCdEf012345",
+    "AKIA" + "TIGER7WOODS9XQ01",
+    "ghp_" + "Tiger7woods9XqAbCdEf0123456789GhIj",
+    "github_pat_" + "Tiger7woods9XqAbCdEf0123456789GhIj",
+    "glpat-" + "Tiger7woods9XqAbCdEf",
+    "nvapi-" + "Tiger7woods9XqAbCdEf0123456789",
+    "xoxb-" + "Tiger7woods9Xq-12345",
+    "gsk_" + "Tiger7woods9XqAbCdEf0123456789GhIj",
+    "https://hooks.slack.com/services/" + "T0001/Tiger7woods9Xq",
+    "eyJhbGciOiJIUzI1." + "eyJUaWdlcjd3b29kc.Tiger7woods9Xq",
+    "-----BEGIN PRIVATE KEY-----\nMIIE" + "Tiger7woods9Xq\n-----END PRIVATE KEY-----",
+)
+
+#: Environment of a process that holds credentials of many kinds.
+ENVIRONMENT = {
+    "HF_TOKEN": FORMATS[0],
+    "AWS_SECRET_ACCESS_KEY": "Tiger7woods9Xq+Access/Key/that/has/no/format",
+    "AWS_SESSION_TOKEN": "Tiger7woods9Xq-session==",
+    "OPENAI_API_KEY": FORMATS[1],
+    "WANDB_API_KEY": "Tiger7woods9Xq0123456789abcdef",
+    "DB_PASSWORD": "Tiger7woods9Xq, with 'quotes\" and\\words; x=1",
+    "PGPASSWORD": "Tiger7woods9Xq{}[]()<>&",
+    "DATABASE_URL": "postgres://ada:Tiger7woods9Xq@db.example:5432/x",
+    "MY_OWN_SERVICE_KEY": "Tiger7woods9Xq-own",
+    "CI_JOB_TOKEN": "Tiger7woods9Xq-ci",
+    "SSH_PRIVATE_KEY": "-----BEGIN PRIVATE KEY-----\nMIIETiger7\nx\n-----END PRIVATE KEY-----",
+    "TENANT": "Tiger7woods9Xq-tenant",
+    "SERVING": "Tiger7woods9Xq-serving",
+}
+
+
+def texts() -> list[str]:
+    """Each spelling with a credential, and each format alone and in a sentence."""
+    spelt = [spelling.replace("¤", SECRET) for spelling in SPELLINGS]
+    return spelt + [f"loaded with {token} in 3 s" for token in FORMATS] + list(FORMATS)
+
+
+def leaks(text: str) -> list[str]:
+    """Places of a text at which a planted credential stands."""
+    found, at = [], -1
+    while (at := text.lower().find("tiger7", at + 1)) >= 0:
+        found.append(text[max(0, at - 60) : at + 40])
+    return found

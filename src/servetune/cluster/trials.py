@@ -425,6 +425,7 @@ class _Scheduler:
                     self._attempts[job.number] = result.attempts
                     self._logs.mkdir(parents=True, exist_ok=True)
                     for name, log in result.logs.items():
+                        (self._logs / name).touch(0o600)
                         (self._logs / name).write_bytes(log)
         except self._ray.exceptions.RayError:
             self._say(f"{job.where}: the server's log was lost")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from servetune.bundled import bundled
+from servetune.secret import redacted_text
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -114,5 +115,5 @@ def _last_line(lines: Sequence[str]) -> str:
 
 
 def _shortened(line: str, *, most: int = 240) -> str:
-    line = line.rstrip(". ")
+    line = redacted_text(line.rstrip(". "))  # a credential cut in two is recognised no longer
     return line if len(line) <= most else line[: most - 1] + "…"

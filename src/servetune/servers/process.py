@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import subprocess
@@ -29,6 +30,7 @@ from servetune.clock import Clock, MonotonicClock
 from servetune.engines.cause import Cause, diagnose, plain_log
 from servetune.errors import EngineDied, EngineError, EngineNotReady, PortBusy
 from servetune.probe import ConnectError, Server, ask
+from servetune.secret import redacted_text
 from servetune.servers import watchdog
 from servetune.servers.drain import MOST_BYTES, lines_of_note
 from servetune.servers.leftovers import marked_processes, marks_of
@@ -164,7 +166,8 @@ class ServerProcess:
         require_free_port(self.host, self.port)
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         environment = os.environ if self._environment is None else self._environment
-        with self.log_path.open("ab") as own_words:  # the watchdog's, should it fail itself
+        log = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(log, "ab") as own_words:  # the watchdog's, should it fail itself
             self._watchdog = subprocess.Popen(
                 [
                     *(sys.executable, "-I", "-S", watchdog.__file__),
@@ -247,7 +250,13 @@ class ServerProcess:
         return self._death("while it was needed")
 
     def cause(self) -> Cause:
-        """Cause of its end: the log's last lines, else earlier ones that tell of trouble."""
+        """Cause of its end: the log's last lines, else earlier ones that tell of trouble; without
+        credentials.
+        """
+        cause = self._cause()
+        return msgspec.structs.replace(cause, message=redacted_text(cause.message))
+
+    def _cause(self) -> Cause:
         cause = self._explain(self._log_end(_EXPLAINED_BYTES), self._exit_code)
         if cause.kind != "unknown":
             return cause
@@ -260,8 +269,8 @@ class ServerProcess:
         return plain_log(self._log_end(MOST_BYTES))
 
     def log_tail(self, lines: int = 40) -> str:
-        """The last lines that it wrote, without colours and blank lines."""
-        text = plain_log(self._log_end(_TAIL_BYTES))
+        """The last lines that it wrote, without colours, blank lines and credentials."""
+        text = redacted_text(plain_log(self._log_end(_TAIL_BYTES)))
         return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
 
     def processes(self) -> frozenset[int]:
@@ -403,7 +412,9 @@ class ServerProcess:
             with self.log_path.open("rb") as log:
                 size_bytes = log.seek(0, os.SEEK_END)
                 log.seek(max(0, size_bytes - most_bytes))
-                return log.read().decode("utf-8", errors="replace")
+                text = log.read().decode("utf-8", errors="replace")
+                whole = size_bytes <= most_bytes
+                return text if whole else re.sub(r"\A(?:[^\n]{0,2000}\n|\S*)", "", text)
         except FileNotFoundError:
             return ""
 

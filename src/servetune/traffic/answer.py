@@ -24,9 +24,11 @@ from typing import Any
 
 import msgspec
 
+from servetune.secret import redacted_text
 from servetune.traffic.sse import DONE, Events
 
 EXCERPT_CHARACTERS = 300
+SEARCHED_CHARACTERS = 2000
 KEPT_BYTES = 64 * 1024
 """Bytes kept of an error's body; a whole answer that is not streamed is kept whole."""
 
@@ -684,7 +686,11 @@ def _plain_words(body: bytes) -> bytes | str:
 
 
 def excerpt(words: bytes | str) -> str:
-    """Text on one line, cut to what a record keeps."""
+    """Text on one line, cut to what a record keeps; a credential is taken out before it is cut
+    where it could be recognised no longer.
+    """
     text = words if isinstance(words, str) else words.decode("utf-8", "replace")
     line = " ".join(text.split())
-    return line if len(line) <= EXCERPT_CHARACTERS else line[: EXCERPT_CHARACTERS - 1] + "…"
+    if len(line) <= EXCERPT_CHARACTERS:
+        return line
+    return redacted_text(line[:SEARCHED_CHARACTERS])[: EXCERPT_CHARACTERS - 1] + "…"

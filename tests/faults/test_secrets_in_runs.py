@@ -1,0 +1,88 @@
+"""Real runs against servers that tell every secret they know: none reaches a file or a terminal."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from planted import ENVIRONMENT, SECRET, leaks
+
+import forked
+from servetune.servers.ports import free_port
+
+SERVERS = Path(__file__).with_name("servers")
+ENV = {**os.environ, **ENVIRONMENT}
+HEADER = ("--header", "X-Api-Key: $TENANT", "--api-key-env", "SERVING")
+BODY = ("--extra-body", json.dumps({"api_key": SECRET, "user": "x"}))
+
+
+def leaking(folder, *outputs):
+    """Names of the files, or texts of the terminal, that show a planted credential; the log of a
+    server is left to its user.
+    """
+    found = [text for output in outputs for text in leaks(output)]
+    for path in folder.rglob("*"):
+        if not path.is_file() or path.parent.name == "tiny":
+            continue
+        text = path.read_bytes().decode(errors="replace")
+        if path.suffix == ".log":
+            assert path.stat().st_mode & 0o777 == 0o600
+        elif leaks(text):
+            found.append((path.name, leaks(text)[0]))
+    return found
+
+
+@pytest.fixture
+def talker(tmp_path):
+    """A function that starts `talker.py` in a mood; its URL and its log."""
+    started = []
+
+    def start(mood):
+        port, log = free_port(), tmp_path / f"{mood}.log"
+        words = [sys.executable, str(SERVERS / "talker.py"), mood, "--port", str(port)]
+        log.touch(0o600)
+        with log.open("wb") as out:
+            started.append(subprocess.Popen(words, stdout=out, stderr=out, env=ENV))
+        return f"http://127.0.0.1:{port}", log
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("mood", ["dies", "refuses", "breaks", "falls"])
+def test_no_file_of_a_study_has_a_secret_that_its_server_tells(sweep, mood):
+    settings = f"api_key={SECRET};hf_token={SECRET};max_num_seqs=[8]"
+    passed = [f"--server-env={name}" for name in ("HF_TOKEN", "DB_PASSWORD", "TENANT")]
+    done = sweep.run(
+        sweep.server("talker.py", mood), "--retries", 0, *HEADER, *BODY, *passed,
+        server_args=settings, output_len=4, client="max_concurrency=[2];num_prompts=400", env=ENV,
+    )  # fmt: skip
+    assert "dashboard" in done.stderr, done.stderr
+    assert leaking(sweep.folder, done.stdout, done.stderr) == []
+    log = next(sweep.folder.rglob("server-*.log")).read_text()
+    assert f"HF_TOKEN={ENVIRONMENT['HF_TOKEN']}" in log  # whoever needs it has it
+    assert f"'--api-key={SECRET}'" in log
+    again = forked.run(
+        [*forked.COMMAND, "report", "q.jsonl", "--output-json", "again.json"],
+        cwd=sweep.folder, env=ENV,
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    assert leaking(sweep.folder, again.stdout, again.stderr) == []
+
+
+@pytest.mark.parametrize("mood", ["refuses", "breaks"])
+def test_no_file_of_a_bench_has_a_secret_that_its_server_tells(talker, tmp_path, mood):
+    url, log = talker(mood)
+    words = ["bench", url, "--model", "m", "-c", "4", "-n", "800", "--out", "out", "--json"]
+    words += ["--input-tokens", "16", "--output-tokens", "4", "--max-failures", "10000"]
+    words += ["--max-error-rate", "1", "--scrape-every", "1", "--write-config", "written.toml"]
+    done = forked.run([*forked.COMMAND, *words, *HEADER, *BODY], cwd=tmp_path, env=ENV, timeout=60)
+    assert (tmp_path / "out" / "bench.requests.csv").exists(), done.stderr
+    assert leaking(tmp_path, done.stdout, done.stderr) == []
+    seen = log.read_text()
+    assert f"'X-Api-Key': '{ENVIRONMENT['TENANT']}'" in seen
+    assert f"'Authorization': 'Bearer {ENVIRONMENT['SERVING']}'" in seen
