@@ -126,14 +126,17 @@ class Client:
         self.reactor = Reactor(addresses, may_sleep=may_sleep)
         self._asked = 0
 
-    def call(self, payload=REQUEST, *, timeout_s=10.0, on_done=lambda _: None, target=0):
+    def call(
+        self, payload=REQUEST, *, timeout_s=10.0, on_done=lambda _: None, target=0, answer=None
+    ):
         """A call that has just left."""
 
         def settled(call):
             call.take_rest()
             on_done(call)
 
-        call = Call(self._asked, payload, Kept(), settled, target=target, limit_s=timeout_s)
+        answer = answer or Kept()
+        call = Call(self._asked, payload, answer, settled, target=target, limit_s=timeout_s)
         self._asked += 1
         self.reactor.exchange(call)
         return call

@@ -25,12 +25,19 @@ from typing import Any
 import msgspec
 
 from servetune.secret import redacted_text
-from servetune.traffic.sse import DONE, Events
+from servetune.traffic.sse import DONE, LONGEST_EVENT_BYTES, Events
 
 EXCERPT_CHARACTERS = 300
 SEARCHED_CHARACTERS = 2000
 KEPT_BYTES = 64 * 1024
 """Bytes kept of an error's body; a whole answer that is not streamed is kept whole."""
+
+LARGEST_BODY_BYTES = 64 << 20
+"""Most bytes of an answer that is not streamed."""
+
+MOST_PIECES = 1 << 20
+MOST_CHARACTERS = 64 << 20
+"""Most pieces and characters of a stream, several times the longest answer of any model."""
 
 MOST_TOKENS = (1 << 31) - 1
 
@@ -104,14 +111,46 @@ class Answer:
             self._kept = bytearray()
         elif content_type not in {"text/event-stream", ""}:
             self._kept = bytearray()
-            self._fail("malformed", f"asked for a stream, was sent {content_type}")
+            self._fail("malformed", f"asked for a stream, was sent {excerpt(content_type)}")
 
-    def take(self, pieces: list[bytes], times_s: list[float]) -> None:
-        """Take pieces of the body; never raises for what a server sent."""
-        if self._kept is None:
-            self._read_all(*self._events.take(pieces, times_s))
-        elif len(self._kept) < KEPT_BYTES or (self._failure is None and self._is_good):
-            self._kept += b"".join(pieces)
+    def take(self, pieces: list[bytes], times_s: list[float]) -> str:
+        """Take pieces of the body; never raises for what a server sent.
+
+        Returns:
+            Reason to read no more of it; empty while more is welcome.
+        """
+        kept = self._kept
+        if kept is None:
+            events = self._events
+            self._read_all(*events.take(pieces, times_s))
+            characters = self.characters
+            if events.too_long or len(self.times_s) > MOST_PIECES or characters > MOST_CHARACTERS:
+                return self._refuse(self._excess())
+            return ""
+        if self._failure is None and self._is_good:
+            kept += b"".join(pieces)
+            if len(kept) > LARGEST_BODY_BYTES:
+                kept.clear()
+                return self._refuse(f"a body of more than {LARGEST_BODY_BYTES >> 20} MiB")
+        elif len(kept) < KEPT_BYTES:
+            kept += b"".join(pieces)
+        else:
+            return self._refuse(f"an error of more than {KEPT_BYTES >> 10} KiB")
+        return ""
+
+    def _excess(self) -> str:
+        """Bound that a stream has exceeded."""
+        if self._events.too_long:
+            return f"an event of more than {LONGEST_EVENT_BYTES >> 20} MiB"
+        if len(self.times_s) > MOST_PIECES:
+            return f"more than {MOST_PIECES:,} pieces of content"
+        return f"more than {MOST_CHARACTERS:,} characters of text"
+
+    def _refuse(self, detail: str) -> str:
+        """The reason of the failure, which is the first one that there was."""
+        self._fail("malformed", detail)
+        assert self._failure is not None
+        return self._failure[2]
 
     def _read_all(self, events: list[bytes], times_s: list[float]) -> None:
         read = self._read

@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from servetune.traffic.http import Body, Chunked, Head, Malformed, Sized, body_of, read_head
+from servetune.traffic.http import (
+    LARGEST_HEAD_BYTES,
+    Body,
+    Chunked,
+    Head,
+    Malformed,
+    Sized,
+    body_of,
+    read_head,
+)
 from servetune.traffic.sleep_planner import SleepPlanner
 
 if TYPE_CHECKING:
@@ -32,6 +41,11 @@ RECEIVE_BYTES = 65_536
 DIGEST_READS = 32
 """Reads kept before they are parsed: enough to make parsing cheap, and so few that the end of an
 answer is known within a few hundredths of a millisecond.
+"""
+
+MOST_RECORDS = 256
+"""Most TLS records that are read in a row, so that a fast server holds nobody up; a record has
+16 KiB at most, so one read takes all of it.
 """
 
 _SO_TIMESTAMPNS = 35
@@ -186,6 +200,7 @@ class Connection:
         "_connecting_s",
         "_head",
         "_head_bytes",
+        "_interim_bytes",
         "_keep_alive",
         "_mask",
         "_most_parts",
@@ -226,6 +241,7 @@ class Connection:
         self._connecting_s = 0.0
         self._out: memoryview | None = None
         self._head_bytes = b""
+        self._interim_bytes = 0
         self._head: Head | None = None
         self._body: Body | None = None
         self._most_parts = 1
@@ -372,6 +388,7 @@ class Connection:
         call.connection = self
         self._head = self._body = None
         self._head_bytes = b""
+        self._interim_bytes = 0
         self._parts, self._times_s = [], []
         self._pieces = 0
         self._out = memoryview(call.payload)
@@ -462,6 +479,8 @@ class Connection:
             came = True
             self._parts.append(data)
             self._times_s.append(monotonic())
+            if len(self._parts) >= MOST_RECORDS:  # whole ones: what is left, epoll tells
+                return True
 
     def _digest_if_begun(self) -> None:
         if self._call is not None and self._head is None:
@@ -483,6 +502,9 @@ class Connection:
         try:
             head = read_head(data)
             while head is not None and head.interim:
+                self._interim_bytes += head.body_at
+                if self._interim_bytes > LARGEST_HEAD_BYTES:
+                    raise Malformed("interim answers without end")
                 data = data[head.body_at :]
                 head = read_head(data) if data else None
         except Malformed as error:
@@ -568,8 +590,8 @@ class Connection:
             self._finish(body, times_s, len(pieces))
             return
         self._update_plan(times_s, len(pieces))
-        if pieces:
-            call.answer.take(pieces, came_s)
+        if pieces and (reason := call.answer.take(pieces, came_s)):
+            self._fail("malformed", times_s[-1], reason)
 
     def _update_plan(self, times_s: list[float], pieces: int) -> None:
         assert self._call is not None

@@ -15,6 +15,9 @@ from typing import Protocol
 LARGEST_HEAD_BYTES = 65_536
 LONGEST_LINE_BYTES = 4096
 """Most bytes of a chunk's length and its extensions."""
+LARGEST_CHUNK_BYTES = 16 << 20
+MOST_LENGTH_DIGITS = 15
+"""Most digits of a Content-Length; what can be sent in a lifetime has fewer."""
 
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |$)")
 _SIZE = re.compile(rb"[0-9A-Fa-f]+(?=\r\n|[; \t])")
@@ -91,6 +94,8 @@ def read_head(data: bytes) -> Head | None:
         if len(data) > LARGEST_HEAD_BYTES:
             raise Malformed(f"a head without end: {_first_line(data)}")
         return None
+    if end > LARGEST_HEAD_BYTES:
+        raise Malformed(f"a head of {end} bytes: {_first_line(data)}")
     lines = data[:end].split(b"\r\n")
     status = _STATUS.match(lines[0])
     if status is None:
@@ -112,7 +117,8 @@ def _note(head: Head, name: bytes, value: bytes) -> None:
     elif name == b"transfer-encoding":
         head.chunked = value.lower().endswith(b"chunked")
     elif name == b"content-length":
-        if not value.isdigit() or head.length not in {None, int(value)}:
+        known = value.isdigit() and len(value) <= MOST_LENGTH_DIGITS
+        if not known or head.length not in {None, int(value)}:
             raise Malformed(f"no length: {value[:80]!r}")
         head.length = int(value)
     elif name == b"x-amzn-errortype":
@@ -210,7 +216,7 @@ class Chunked:
         self.ended_s: float | None = None
         self.overrun = False
         self._left = b""  # of a chunk that is not complete
-        self._more: list[bytes] = []  # behind it, and still not enough
+        self._more = bytearray()  # behind it, and still not enough
         self._lacking = 0
 
     def feed(self, parts: list[bytes], times_s: list[float]) -> tuple[list[bytes], list[float]]:
@@ -218,9 +224,9 @@ class Chunked:
         if self._lacking:  # a huge chunk is joined once, not at every read
             self._lacking -= sum(map(len, parts))
             if self._lacking > 0:
-                self._more += parts
+                self._more += b"".join(parts)
                 return [], []
-            self._left += b"".join(self._more)
+            self._left += self._more
             self._more.clear()
         if self._left:
             parts, times_s = [self._left, *parts], [times_s[0], *times_s]
@@ -314,7 +320,7 @@ def _lacking(left: bytes) -> int:
     """Bytes without which the chunk that begins here cannot be complete.
 
     Raises:
-        Malformed: No chunk begins here, or its trailers have no end.
+        Malformed: No chunk begins here, it is too large, or its trailers have no end.
     """
     line_end = left.find(b"\r\n", 0, LONGEST_LINE_BYTES)
     size = _SIZE.match(left)
@@ -323,6 +329,8 @@ def _lacking(left: bytes) -> int:
     length = int(size[0], 16)
     if length == 0 and len(left) > LARGEST_HEAD_BYTES:
         raise Malformed("trailers without end")
+    if length > LARGEST_CHUNK_BYTES:
+        raise Malformed(f"a chunk of more than {LARGEST_CHUNK_BYTES >> 20} MiB")
     return max(0, line_end + 2 + length + 2 - len(left))
 
 

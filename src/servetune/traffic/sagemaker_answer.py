@@ -85,25 +85,24 @@ class SageMakerAnswer:
             content_type = "text/event-stream"
         self._inner.head(status, content_type)
 
-    def take(self, pieces: list[bytes], times_s: list[float]) -> None:
-        """Take pieces of the body; never raises for what a server sent."""
+    def take(self, pieces: list[bytes], times_s: list[float]) -> str:
+        """See `Answer.take`."""
         frames = self._frames
         if frames is None:
             if len(self._kept) < KEPT_BYTES:
                 self._kept += b"".join(pieces)
-            self._inner.take(pieces, times_s)
-            return
+            return self._inner.take(pieces, times_s)
         if self._failed is not None:
-            return
+            return self._failed[2]
         try:
             payloads, came_s = frames.take(pieces, times_s)
         except BadFrame as error:
             payloads, came_s = error.before
             self._failed = ("malformed", None, f"not an event stream: {error}")
-        if payloads:
-            self._inner.take(payloads, came_s)
+        reason = self._inner.take(payloads, came_s) if payloads else ""
         if frames.error is not None and self._failed is None:
             self._failed = _in_stream(frames.error)
+        return reason
 
     # when it is over
 
@@ -175,6 +174,12 @@ LARGEST_FRAME_BYTES = 16 * 1024 * 1024
 
 LARGEST_HEADERS_BYTES = 128 * 1024
 
+MOST_KINDS = 64
+"""Most forms of headers that are remembered."""
+
+MOST_PARTS = 4096
+"""Most pieces of a frame before they are joined; tiny ones cost more than they hold."""
+
 _STRING = 7
 #: Length of a header's value by its type; strings and bytes carry their own.
 _FIXED = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
@@ -234,6 +239,8 @@ class EventStream:
             self._lacking -= sum(map(len, pieces))
             self._more += pieces
             if self._lacking > 0:
+                if len(self._more) > MOST_PARTS:
+                    self._more = [b"".join(self._more)]
                 return [], []
             kept = self._more[: len(self._more) - len(pieces)]
             pieces = [b"".join([*kept, pieces[0]]), *pieces[1:]]
@@ -278,7 +285,9 @@ class EventStream:
             headers, payload = raw[at + 12 : begin], raw[begin : end - 4]
             kind = kinds.get(headers)
             if kind is None:
-                kind = kinds[headers] = _kind_of(headers)
+                kind = _kind_of(headers)
+                if len(kinds) < MOST_KINDS:
+                    kinds[headers] = kind
             at = end
             if kind[0] == "event":
                 if kind[1] == "PayloadPart" and payload:

@@ -12,6 +12,9 @@ from itertools import accumulate
 DONE = b"[DONE]"
 """Data of the event with which OpenAI-like servers end a stream."""
 
+LONGEST_EVENT_BYTES = 16 << 20
+"""Most bytes of one event; some servers repeat the whole answer in the last one."""
+
 _BOM = b"\xef\xbb\xbf"
 _PREFIXES = (b"data: ", b"data:")
 
@@ -26,13 +29,17 @@ class Events:
         >>> events = Events()
         >>> events.take([b"data: one\n\ndata: t", b"wo\n\n"], [0.1, 0.2])
         ([b'one', b'two'], [0.1, 0.2])
+
+    Attributes:
+        too_long: Whether an event was longer than `LONGEST_EVENT_BYTES`, and dropped.
     """
 
-    __slots__ = ("_after_cr", "_left", "_more", "_started")
+    __slots__ = ("_after_cr", "_left", "_more", "_started", "too_long")
 
     def __init__(self) -> None:
         self._left = b""
-        self._more: list[bytes] = []  # further bytes of an event without end, joined once
+        self._more = bytearray()  # further bytes of an event without end, joined once
+        self.too_long = False
         self._after_cr = False
         self._started = False
 
@@ -61,14 +68,15 @@ class Events:
             data = self._with_line_feeds(data)
         if self._left:
             more = self._more
-            before = more[-1] if more else self._left
+            before = more or self._left
             if b"\n\n" not in data and not (data.startswith(b"\n") and before.endswith(b"\n")):
-                if data:
-                    more.append(data)
+                more += data
+                self._drop_too_long(len(more))
                 return []
-            data = b"".join((self._left, *more, data))
+            data = b"".join((self._left, more, data))
             more.clear()
         *events, self._left = data.split(b"\n\n")
+        self._drop_too_long(len(self._left))
         if not events:
             return events
         if not self._started:
@@ -82,10 +90,16 @@ class Events:
         The standard drops such an event; servers that forget the blank line exist, and the
         bytes were received.
         """
-        left = b"".join((self._left, *self._more))
+        left = b"".join((self._left, self._more))
         self._left = b""
         self._more.clear()
         return _data_of_each([left if self._started else left.removeprefix(_BOM)])
+
+    def _drop_too_long(self, byte_count: int) -> None:
+        if byte_count > LONGEST_EVENT_BYTES:
+            self.too_long = True
+            self._left = b""
+            self._more.clear()
 
     def _with_line_feeds(self, data: bytes) -> bytes:
         if self._after_cr and data:
