@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from servetune.probe import ConnectError, Server, ask
+from servetune.probe import ConnectError, Server, TooLarge, ask
 
 
 @pytest.fixture
@@ -66,3 +66,51 @@ def test_a_body_that_trickles_ends_at_the_time_limit(answering):
     )
     with pytest.raises(TimeoutError):
         ask(server, "/", timeout_s=0.1)
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 999999999999999999\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
+    ],
+)
+def test_an_answer_without_end_is_cut(answering, beginning):
+    server, _ = answering(beginning, *[b"x" * 1_000_000] * 40)
+    with pytest.raises(TooLarge, match="more than 16 MiB"):
+        ask(server, "/", timeout_s=20)
+
+
+@pytest.mark.parametrize(
+    ("beginning", "line"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"X: y\r\n"),
+    ],
+    ids=["interim answers", "trailers"],
+)
+def test_heads_and_trailers_without_end_are_cut(answering, beginning, line):
+    server, _ = answering(beginning, *[line * (1_000_000 // len(line))] * 20)
+    with pytest.raises(TooLarge):
+        ask(server, "/", timeout_s=20)
+
+
+@pytest.mark.parametrize("text", [b"HTTP/1.1 200 OK\r\nX-Slow: ", b"HTTP/1.1 200 OK\r\n"])
+def test_a_head_that_trickles_ends_at_the_time_limit(answering, text):
+    server, _ = answering(text, *[b"x"] * 99, pause_s=0.02)
+    with pytest.raises(TimeoutError):
+        ask(server, "/", timeout_s=0.1)
+
+
+def test_a_body_that_breaks_off_is_an_error(answering):
+    server, _ = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n", b"x" * 98)
+    with pytest.raises(OSError, match="1 bytes early"):
+        ask(server, "/", timeout_s=5)
+
+
+def test_an_error_quotes_little_of_what_came(answering):
+    server, _ = answering(b"x" * 60_000 + b"\r\n\r\n")
+    with pytest.raises(OSError, match="xxx") as caught:
+        ask(server, "/", timeout_s=5)
+    assert len(str(caught.value)) <= 300

@@ -179,6 +179,27 @@ def test_a_server_that_hangs_holds_no_other_up(monkeypatch):
     assert side.totals.max_running_count == 12
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("# noise\n" * 2_200_000, "more than 16 MiB"),
+        (
+            'vllm:num_requests_running{engine="0"} 1\n' * 20_000,
+            "more than 512 KiB of known metrics",
+        ),
+    ],
+    ids=["noise", "lines of a known name"],
+)
+def test_a_page_without_end_is_a_failed_scrape(text, words):
+    with serving(Page(text)) as url, Sampler([target(url)], every_s=5.0, cards=()) as sampler:
+        assert sampler.wait_ready()
+        side = sampler.stop()
+    (engine,) = of_kind(side, "engine")
+    assert (engine.times_s, engine.failed_count > 0) == ((), True)
+    assert words in engine.problem
+    assert len(engine.problem) <= 300
+
+
 def test_an_idle_connection_may_be_closed():
     page = Page(golden("tgi-3"), drop=True)
     with serving(page) as url, Sampler([target(url)], every_s=0.05, cards=()) as sampler:

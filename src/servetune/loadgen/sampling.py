@@ -27,9 +27,11 @@ from types import ModuleType
 from typing import Any
 
 from servetune.json_value import JsonMembers, JsonObject
+from servetune.probe import MOST_WORDS, BoundedSocket, whole_body
 
 _TICK_S = 0.5
-_MOST_BYTES = 1 << 26
+_MOST_KEPT_BYTES = 1 << 19
+"""Most bytes of one scrape's kept lines; hundreds of ranks have fewer."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -81,7 +83,7 @@ class _Source(threading.Thread):
             self.answers.append(self._ask())
         except Exception as error:  # a failing source is data, whatever the error
             self.failed += 1
-            self.problem = f"{type(error).__name__}: {error}".rstrip(": ")
+            self.problem = f"{type(error).__name__}: {error}".rstrip(": ")[:MOST_WORDS]
 
 
 class Scraper:
@@ -92,6 +94,7 @@ class Scraper:
         self._timeout_s = timeout_s
         self._names = frozenset(spec["names"])
         self._connection: http.client.HTTPConnection | None = None
+        self._bounds: BoundedSocket | None = None
         self._headers = {"Accept": "text/plain", "User-Agent": "servetune"}
 
     def __call__(self) -> list[Any]:
@@ -108,6 +111,8 @@ class Scraper:
             text = self._fetch()
         took_s = time.monotonic() - began_s
         kept = "\n".join(line for line in text.splitlines() if self._is_kept(line))
+        if len(kept) > _MOST_KEPT_BYTES:
+            raise OSError(f"more than {_MOST_KEPT_BYTES >> 10} KiB of known metrics")
         return [began_s + took_s / 2, took_s, kept]
 
     def _fetch(self) -> str:
@@ -119,9 +124,15 @@ class Scraper:
                 self._headers["Authorization"] = f"Bearer {key}"
             self._connection = self._open()
         try:
+            began_s = time.monotonic()
+            if self._bounds is None or self._connection.sock is None:
+                self._connection.connect()
+                assert self._connection.sock is not None
+                self._connection.sock = self._bounds = BoundedSocket(self._connection.sock)
+            self._bounds.begin(began_s, self._timeout_s)
             self._connection.request("GET", self._spec["path"], headers=self._headers)
             answer = self._connection.getresponse()
-            body = answer.read(_MOST_BYTES)
+            body = whole_body(answer)
         except BaseException:
             self._connection.close()
             self._connection = None

@@ -13,7 +13,7 @@ import msgspec
 
 from servetune import __version__
 from servetune.errors import InputError, LoadError, ServerRefused
-from servetune.probe import ConnectError, Server, ask
+from servetune.probe import ConnectError, Server, TooLarge, ask
 from servetune.secret import hide, redacted_text, without
 from servetune.traffic.connection import Address
 from servetune.traffic.sigv4 import Signing
@@ -221,6 +221,8 @@ def fetch_blocking(
         raise LoadError(
             f"{method} {where} failed: no whole answer within {timeout_s:g} s"
         ) from None
+    except TooLarge as error:
+        raise LoadError(f"{method} {where} failed: {error}") from None
     except OSError as error:
         words = str(error) or type(error).__name__
         raise LoadError(f"{method} {where} failed: connection lost: {words}") from error
