@@ -29,6 +29,8 @@ import difflib
 from collections.abc import Iterable
 from enum import IntEnum
 
+from servetune.secret import redacted_text
+
 __all__ = [
     "CannotRender",
     "DeployError",
@@ -64,14 +66,17 @@ class ExitStatus(IntEnum):
 
 
 class ServetuneError(Exception):
-    """Base of the tree; `exit_code` is the exit status of the command line."""
+    """Base of the tree; `exit_code` is the exit status of the command line.
+
+    Messages and hints often repeat what a user or a server wrote; credentials are taken out.
+    """
 
     exit_code = ExitStatus.USAGE
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = redacted_text(message)
+        self.hint = redacted_text(hint)
+        super().__init__(self.message)
 
 
 class InputError(ServetuneError):
@@ -111,7 +116,9 @@ class GrammarError(InputError):
         self.text = text
         self.position = position
         first = max(0, position - 24)
-        shown = ("..." if first else "") + text[first : position + 24]
+        shown = redacted_text(text)
+        if shown == text:
+            shown = ("..." if first else "") + text[first : position + 24]
         super().__init__(f"{message}, at character {position + 1} of '{shown}'", hint=hint)
 
 

@@ -105,7 +105,7 @@ _ASSIGNED = re.compile(
     rf"{_COLOUR}(?:\n[ \t]+)?"
 )
 _NAMES = re.compile(
-    r"(-{0,2})(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]{2,63}(?:-[A-Za-z0-9_]{1,63}){0,8})"
+    r"(-{2,9}|(?<![A-Za-z0-9_])-|(?<![A-Za-z0-9_-]))([A-Za-z_][A-Za-z0-9_]{0,63}(?:-[A-Za-z0-9_]{1,63}){0,8})"
 )
 #: `('HF_TOKEN', 'X')`, and `"name": "HF_TOKEN", "value": "X"` in JSON and YAML.
 _PAIRED = re.compile(
@@ -250,8 +250,10 @@ def _is_telling(value: str) -> bool:
 
 def _redacted_text(text: str, in_use: tuple[str, ...]) -> str:
     for value in in_use:
-        text = without(text, value)
+        text = text.replace(value, REDACTED)
     text = _TOKENS.sub(REDACTED, text)
+    for value in in_use:  # also where they are cut off
+        text = without(text, value)
     if not _HINT.search(text) and ":" not in text and "=" not in text:
         return text
     text = _without_named_values(text)

@@ -6,6 +6,9 @@ SECRET = "Tiger7woods9Xq"
 #: Texts in which a credential stands; `¤` is to be replaced by it.
 SPELLINGS = r"""
 --api-key ¤
+serve--api-key ¤
+---api_key=¤
+docker run -eHF_TOKEN=¤ x
 --api-key=¤
 --api_key=¤
 --api-key "¤"
@@ -208,6 +211,8 @@ X-Api-Key: $TENANT_KEY
 Authorization: Bearer $TENANT_KEY
 export HF_TOKEN=... before the run
 HF_TOKEN is not set
+the value of X-Api-Key is a secret, which commands would show
+the value of --server-env HF_TOKEN is a secret
 give --hf-token-secret ARN or --hf-token-from-env
 arn:aws:secretsmanager:us-east-1:123456789012:secret:hf-AbCdEf
 first token after 30 ms, tokens/s=900

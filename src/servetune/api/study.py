@@ -24,7 +24,7 @@ from servetune.json_value import JsonMembers, JsonObject
 from servetune.metrics import unmet
 from servetune.report import candidates_of
 from servetune.search import recommend
-from servetune.secret import redacted_text
+from servetune.secret import redacted, redacted_text
 from servetune.servers.launchers import Job, kubernetes_job, slurm_script
 from servetune.store import Artifacts, Journal, TrialRecord, latest
 from servetune.trials import ExecutionPolicy, Trial, commands_of, problems_of, run_trials
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class PlannedServer(msgspec.Struct, frozen=True, kw_only=True):
-    """Server that a dry run would start, and its trials.
+    """Server that a dry run would start, and its trials, without credentials.
 
     Attributes:
         command: Command line, or a comment on the server that exists already.
@@ -105,7 +105,7 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         if self.job:
             return self.job.rstrip("\n")
-        return redacted_text("\n".join(self._plan_lines())) if self.planned else str(self.pick())
+        return "\n".join(self._plan_lines()) if self.planned else str(self.pick())
 
     def _plan_lines(self) -> Iterator[str]:
         for number, server in enumerate(self.planned, start=1):
@@ -211,9 +211,9 @@ def _planned(setup: StudySetup) -> Iterator[PlannedServer]:
     commands = commands_of(setup.groups, setup.context, setup.launch)
     for group, command in zip(setup.groups, commands, strict=True):
         yield PlannedServer(
-            command=command,
-            server_args=group[0].server_args,
-            loads=tuple(trial.client_args for trial in group),
+            command=redacted_text(command),
+            server_args=redacted(group[0].server_args),
+            loads=tuple(redacted(trial.client_args) for trial in group),
             problems=problems_of(group, setup.context),
         )
 
@@ -225,8 +225,14 @@ def _job_text(setup: StudySetup) -> str:
         InputError: The machine has no GPU, or the job needs an image.
     """
     clusters, node = setup.request.clusters, setup.node
+    command = command_words(setup.request, without=("job", "job_image", "job_folder"))
+    if redacted(command) != list(command):
+        raise InputError(
+            "the text of the job would show a secret of the command",
+            hint="export it, and pass it by name: --server-env NAME, or '$NAME' in a header",
+        )
     job = Job(
-        command=command_words(setup.request, without=("job", "job_image", "job_folder")),
+        command=command,
         gpus=node.device_count,
         limit_s=setup.request.schedule.budget_s,
         image=clusters.job_image,

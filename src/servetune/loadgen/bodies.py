@@ -11,6 +11,7 @@ import msgspec
 
 from servetune.errors import InputError
 from servetune.loadgen.target import Target
+from servetune.secret import redacted_text
 from servetune.traffic.request_file import PreparedRequest
 from servetune.workload.apis import APIS
 from servetune.workload.prompts import Prompt
@@ -159,6 +160,7 @@ def request_text(target: Target, workload: Workload, request: Request, prompt: P
         head += f"Authorization: Bearer ${target.api_key_env}\n"
     head += "".join(f"{name}: {value}\n" for name, value in target.user_headers)
     body = prepared_request(target, workload, request, prompt).body.decode("utf-8", "replace")
+    body = redacted_text(body)
     if len(body) > SHOWN_CHARACTERS:
         half = SHOWN_CHARACTERS // 2
         body = f"{body[:half]} … {body[-half:]}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from servetune.errors import PlanError
+from servetune.secret import redacted_text
 
 #: Engine of a plan, and of a command, that names none.
 DEFAULT_ENGINE = "vllm"
@@ -123,8 +124,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             value = getattr(self, name)
             if value is not None:
                 parts.append(f"{name}={value}")
-        parts += [f"{name}={value}" for name, value in self.extra]
+        parts += [redacted_text(f"{name}={value}") for name, value in self.extra]
         return " ".join(parts)
+
+    def __repr__(self) -> str:
+        return redacted_text(super().__repr__())
 
 
 _DEGREES = ("tensor_parallel", "pipeline_parallel", "data_parallel", "replicas")

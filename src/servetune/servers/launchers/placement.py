@@ -151,6 +151,6 @@ def _require_variable(name: str, value: str | None) -> None:
         raise InputError(f"--server-env {name}: it is not set here", hint="give NAME=VALUE")
     if value is not None and (is_secret_name(name) or looks_secret(value)):
         raise InputError(
-            f"--server-env {name}: its value is a secret, which the journal would show",
+            f"the value of --server-env {name} is a secret, which the journal would show",
             hint=f"export it, and pass it by name: --server-env {name}",
         )
