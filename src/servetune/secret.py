@@ -22,6 +22,7 @@ from typing import Any
 __all__ = [
     "REDACTED",
     "hide",
+    "is_secret",
     "is_secret_name",
     "looks_secret",
     "redacted",
@@ -56,7 +57,7 @@ _TOKENS = re.compile(
     r".*?(?:-----END [A-Z ]{0,30}PRIVATE KEY-----|\Z)"
     r"|\A(?:(?!-----BEGIN).)*?-----END [A-Z ]{0,30}PRIVATE KEY-----"
     r"|(?<=//)[^\s/@:'\"]{0,100}:[^\s/'\"]{0,200}(?=@)"
-    r"|(?<=://)[^\s/'\"]{1,300}(?=@)",
+    r"|(?<=://)(?!\[redacted\]@)[^\s/'\"]{1,300}(?=@)",
     re.DOTALL,
 )
 
@@ -189,6 +190,12 @@ def is_secret_name(name: str) -> bool:
     if name.isupper() and (found := _VARIABLE.search(name)):
         return not _NO_CREDENTIAL.fullmatch(found[1])
     return _NAME.search(_HUMP.sub("_", name).lower()) is not None
+
+
+def is_secret(name: str, value: object) -> bool:
+    """Whether a setting holds a credential, by its name or in its value, or held one once."""
+    text = str(value)
+    return is_secret_name(name) or REDACTED in text or redacted_text(text) != text
 
 
 def redacted_text(text: str) -> str:

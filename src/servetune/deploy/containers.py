@@ -31,7 +31,7 @@ from servetune.engines.translate import plan_from_settings
 from servetune.engines.words import Settings
 from servetune.errors import CannotRender, PlanError, UnknownName
 from servetune.plan.plan import Plan, Setting
-from servetune.secret import is_secret_name, looks_secret
+from servetune.secret import is_secret
 
 #: Where SageMaker mounts a model that it fetched from S3.
 MODEL_FOLDER = "/opt/ml/model"
@@ -182,7 +182,7 @@ def _public_name(model: str) -> str:
 
 def _refuse_secrets(settings: Settings) -> None:
     for name, value in settings.items():
-        if is_secret_name(name) or looks_secret(str(value)):
+        if is_secret(name, value):
             raise CannotRender(
                 f"setting '{name}' is a credential, and a container's settings can be read",
                 hint="leave it out; deploy apply takes a token from HF_TOKEN or Secrets Manager",

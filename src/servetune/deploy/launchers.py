@@ -22,7 +22,7 @@ from servetune.engines.shipping import Shipping
 from servetune.engines.words import FIELD_TYPES, Settings
 from servetune.errors import CannotRender, PlanError, UnknownName
 from servetune.plan.plan import Plan, Setting
-from servetune.secret import is_secret_name, looks_secret
+from servetune.secret import is_secret
 
 _SETTING = re.compile(r"[A-Za-z][A-Za-z0-9_.]*")
 
@@ -81,7 +81,7 @@ def filled(
                 f"'{name}' is decided by the deployment",
                 hint="leave it out; --port and --model-source say where and what",
             )
-        if is_secret_name(name) or looks_secret(f"{name}={value}"):
+        if is_secret(name, value):
             raise CannotRender(
                 f"setting '{name}' is a credential, and a command line can be read by everyone",
                 hint="leave it out; every target takes tokens by reference (see its README)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from servetune.errors import InputError
-from servetune.secret import looks_secret
+from servetune.secret import is_secret
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 #: Headers that frame a request.
@@ -32,7 +32,7 @@ def header_of(text: str) -> tuple[str, str]:
         raise InputError(f"--header '{name}' is no header", hint="write it like 'X-Tenant: blue'")
     if name.lower() in _OWN_HEADERS:
         raise InputError(f"the load client sets {name} itself", hint="leave --header out for it")
-    secret = not _SECRET_WORDS.isdisjoint(re.split(r"[-_]", name.lower())) or looks_secret(value)
+    secret = not _SECRET_WORDS.isdisjoint(re.split(r"[-_]", name.lower())) or is_secret(name, value)
     if secret and not _VARIABLE.search(value):
         raise InputError(
             f"the value of {name} is a secret, which commands and files would show",

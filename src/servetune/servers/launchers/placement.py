@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from servetune.errors import InputError
-from servetune.secret import is_secret_name, looks_secret
+from servetune.secret import is_secret
 from servetune.servers.leftovers import MARKS
 
 #: Variables that tell a vendor's runtime which devices a process may see.
@@ -149,7 +149,7 @@ def _require_variable(name: str, value: str | None) -> None:
         )
     if value is None and name not in os.environ:
         raise InputError(f"--server-env {name}: it is not set here", hint="give NAME=VALUE")
-    if value is not None and (is_secret_name(name) or looks_secret(value)):
+    if value is not None and is_secret(name, value):
         raise InputError(
             f"the value of --server-env {name} is a secret, which the journal would show",
             hint=f"export it, and pass it by name: --server-env {name}",
