@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,9 @@ def talker(tmp_path):
         log.touch(0o600)
         with log.open("wb") as out:
             started.append(subprocess.Popen(words, stdout=out, stderr=out, env=ENV))
+        while "\nlistening\n" not in log.read_text():
+            assert started[-1].poll() is None
+            time.sleep(0.02)
         return f"http://127.0.0.1:{port}", log
 
     yield start

@@ -22,7 +22,7 @@ from planted import texts
 MOOD = sys.argv[1]
 PORT = int(sys.argv[sys.argv.index("--port") + 1])
 TEXTS = texts()
-NUMBERS = count()
+SCRAPES, NUMBERS = count(), count()
 
 
 def say(*lines: object) -> None:
@@ -52,7 +52,7 @@ class Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path.startswith("/metrics"):
-            labels = json.dumps(TEXTS[next(NUMBERS) % len(TEXTS)])
+            labels = json.dumps(TEXTS[next(SCRAPES) % len(TEXTS)])
             self._send(f"vllm:num_requests_running{{api_key={labels}}} 1\n".encode())
         elif "models" in self.path:
             told = {"id": "m", "object": "model", "api_key": TEXTS, "permission": TEXTS}
@@ -101,6 +101,7 @@ def main() -> None:
         raise RuntimeError(f"cannot start with {dict(os.environ)}, {' '.join(TEXTS)}")
     server = ThreadingHTTPServer(("127.0.0.1", PORT), Answer)
     threading.Thread(target=server.serve_forever).start()
+    say("listening")
 
 
 main()
