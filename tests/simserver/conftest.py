@@ -64,6 +64,27 @@ class Client:
         lines = [f"{method} {path} HTTP/1.1", "host: x", f"content-length: {len(data)}", *headers]
         self.writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + data)
 
+    async def send_raw(self, *parts):
+        """Bytes as they are, until the server listens no more."""
+        if self.writer is None:
+            self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self._port)
+        for part in parts:
+            self.writer.write(part)
+            try:
+                await self.writer.drain()
+            except ConnectionError:
+                return
+
+    async def rest(self):
+        """All that comes until the server closes the connection."""
+        came = b""
+        try:
+            while data := await asyncio.wait_for(self.reader.read(1 << 16), 20):
+                came += data
+        except ConnectionResetError:
+            pass
+        return came
+
     async def read(self):
         """The next answer; what came of it where the connection was lost."""
         reply = Reply()
@@ -94,7 +115,15 @@ def serving():
 
     @asynccontextmanager
     async def start(
-        *, speed=200.0, faults=None, fault_seed=0, api_key=None, log=None, devices=1, **settings
+        *,
+        speed=200.0,
+        faults=None,
+        fault_seed=0,
+        api_key=None,
+        log=None,
+        devices=1,
+        limits=None,
+        **settings,
     ):
         about = {"names": ("tiny",), **settings.pop("about", {})}
         plan = Plan(model=MODEL, **settings)
@@ -112,6 +141,7 @@ def serving():
             faults=faults or Faults(),
             fault_seed=fault_seed,
             api_key=api_key,
+            limits=limits,
             say=lines.append,
             die=die,
         )

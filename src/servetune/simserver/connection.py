@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from http import HTTPStatus
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import httptools
 import msgspec
 
-MOST_BODY_BYTES = 64 * 1024 * 1024
+from servetune.simserver.limits import Limits, Occupancy
 
 _MARK = b"x-servetune-simulated: 1\r\nserver: servetune-simulated\r\n"
 
@@ -24,11 +24,26 @@ class HttpRequest(msgspec.Struct, frozen=True):
     authorization: str
 
 
+class _Refused(Exception):
+    """Request that is not served, whatever it asks for; httptools passes it on."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status, self.detail = status, detail
+
+
+class _Turn(NamedTuple):
+    """Request that waits for its answer, or why it has none."""
+
+    subject: HttpRequest | _Refused
+    keep_alive: bool
+
+
 class RequestHandler(Protocol):
     """Handler of a port's requests."""
 
-    def opened(self, connection: Connection) -> None:
-        """A client has connected."""
+    def opened(self, connection: Connection) -> bool:
+        """A client has connected; whether there is room for it."""
 
     def closed(self, connection: Connection) -> None:
         """A client has gone; its requests have no receiver any more."""
@@ -40,17 +55,26 @@ class RequestHandler(Protocol):
 class Connection(asyncio.Protocol):
     """Implements `answers.ResponseWriter`; httptools calls its `on_*` methods while it is fed.
 
-    A client that sends its next request before the last is answered waits its turn.
+    A client that sends its next request before the last is answered waits its turn, and so does
+    the refusal of what it sends beyond a limit. After a refusal nothing more is read.
     """
 
-    def __init__(self, site: RequestHandler) -> None:
+    def __init__(self, site: RequestHandler, occupancy: Occupancy) -> None:
         self._site = site
+        self._occupancy = occupancy
+        self._limits: Limits = occupancy.limits
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
+        self._since_s = 0.0  # when the current wait for the client began
+        self._is_new = True
+        self._in_head = self._in_message = False
+        self._refused = self._full = False
+        self._head_bytes = self._arriving_bytes = self._held_bytes = 0
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._body = bytearray()
-        self._waiting: deque[tuple[HttpRequest, bool]] = deque()
+        self._again = b""  # head of a request that asked for an upgrade, without that
+        self._waiting: deque[_Turn] = deque()
         self._answering = False
         self._keep_alive = True
 
@@ -59,56 +83,203 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._site.opened(self)
+        self._wait_from_now()
+        if not self._site.opened(self):
+            self._refuse(_Refused(503, "the server has as many connections as it takes"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._waiting.clear()
+        self._release(self._held_bytes)
         self._site.closed(self)
 
     def data_received(self, data: bytes) -> None:
+        in_head, in_message = self._in_head, self._in_message
+        byte_count = len(data)
+        try:
+            while data and not self._refused:
+                data = self._feed(data)
+            if in_message and self._in_message:
+                self._count_message(byte_count)
+            if in_head and self._in_head:
+                self._count_head(byte_count)
+        except _Refused as refused:
+            self._refuse(refused)
+        if len(self._waiting) >= self._limits.pipelined and self._transport is not None:
+            self._transport.pause_reading()
+
+    def _feed(self, data: bytes) -> bytes:
+        """Read some requests; what is to be read again, behind an upgrade that is not spoken here.
+
+        Such a request is answered as if it had not asked (RFC 9110, 7.8). httptools takes its body
+        for the other protocol, so it is read once more without the header.
+        """
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            self._keep_alive = False
-            self.reply(400, b'{"detail":"this is not HTTP"}')
+        except httptools.HttpParserUpgrade as upgrade:
+            self._parser = httptools.HttpRequestParser(self)
+            again, self._again = self._again, b""
+            return again + data[upgrade.args[0] :]
+        except httptools.HttpParserError as error:
+            if isinstance(error.__context__, _Refused):
+                raise error.__context__ from None
+            if self._parser.get_method() == b"PRI":
+                raise _Refused(505, "HTTP/2 is not served, HTTP/1.1 is") from None
+            raise _Refused(400, "this is not HTTP") from None
+        return b""
 
     def on_message_begin(self) -> None:
         self._url = b""
         self._headers = {}
         self._body = bytearray()
+        self._in_head = self._in_message = True
+        self._head_bytes = 0
+        self._wait_from_now()
 
     def on_url(self, url: bytes) -> None:
         self._url += url
+        self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_head(len(name) + len(value))
         self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        if self._headers.get(b"expect", b"").lower() == b"100-continue":
+        if self._asks_for_upgrade():
+            return
+        self._in_head = False
+        length = self._headers.get(b"content-length", b"")
+        if len(length) > 18 or int(length or b"0") > self._limits.body_bytes:
+            raise self._too_large()
+        if self._headers.get(b"expect", b"").lower() == b"100-continue" and not self._is_busy:
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         self._body += body
-        if len(self._body) > MOST_BODY_BYTES:
-            self._keep_alive = False
-            self.reply(413, b'{"detail":"the body is larger than 64 MiB"}')
+        if len(self._body) > self._limits.body_bytes:
+            raise self._too_large()
 
     def on_message_complete(self) -> None:
+        self._in_message = self._in_head = False
+        if self._asks_for_upgrade():
+            self._again = self._plain_head()
+            return
+        self._release_arriving()
+        self._hold(len(self._body))
         http_request = HttpRequest(
             self._parser.get_method().decode(),
             self._url.decode("latin-1").partition("?")[0],
             bytes(self._body),
             self._headers.get(b"authorization", b"").decode("latin-1"),
         )
-        self._waiting.append((http_request, self._parser.should_keep_alive()))
+        self._body = bytearray()
+        self._waiting.append(_Turn(http_request, self._parser.should_keep_alive()))
         self._next()
 
+    def _asks_for_upgrade(self) -> bool:
+        parser = self._parser
+        return bool(parser.should_upgrade()) and parser.get_method() != b"CONNECT"
+
+    def _plain_head(self) -> bytes:
+        parser = self._parser
+        line = b"%b %b HTTP/%b" % (
+            parser.get_method(),
+            self._url,
+            parser.get_http_version().encode(),
+        )
+        headers = [b"%b: %b" % one for one in self._headers.items() if one[0] != b"upgrade"]
+        return b"\r\n".join((line, *headers, b"", b""))
+
     def _next(self) -> None:
-        while self._waiting and not self._answering and self._transport is not None:
-            http_request, self._keep_alive = self._waiting.popleft()
+        while self._waiting and not self._is_held_up:
+            subject, self._keep_alive = self._waiting.popleft()
             self._answering = True
-            self._site.handle(self, http_request)
+            if isinstance(subject, HttpRequest):
+                self._site.handle(self, subject)
+                self._release(len(subject.body))
+            else:
+                detail = msgspec.json.encode({"detail": subject.detail})
+                self.reply(subject.status, detail)
+        if len(self._waiting) < self._limits.pipelined and self._transport is not None:
+            self._transport.resume_reading()
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._answering or bool(self._waiting)
+
+    @property
+    def _is_held_up(self) -> bool:
+        return self._answering or self._full or self._transport is None
+
+    # limits
+
+    def expire(self, now_s: float) -> None:
+        """End a wait for the client that has lasted too long."""
+        transport, limits = self._transport, self._limits
+        waited_s = now_s - self._since_s
+        if transport is None:
+            return
+        if transport.is_closing():
+            if waited_s > limits.request_s:  # its last answer is not read
+                transport.abort()
+        elif self._is_busy:
+            if self._full and not self._answering and waited_s > limits.request_s:
+                transport.abort()
+        elif self._in_message:
+            if waited_s > limits.request_s:
+                words = f"the request was not whole within {limits.request_s:g} s"
+                self._refuse(_Refused(408, words))
+        elif waited_s > (limits.request_s if self._is_new else limits.keep_alive_s):
+            transport.close()
+
+    def _wait_from_now(self) -> None:
+        self._since_s = asyncio.get_running_loop().time()
+
+    def _refuse(self, refused: _Refused) -> None:
+        self._refused = True
+        self._in_head = self._in_message = False
+        self._body = bytearray()
+        self._release_arriving()
+        self._waiting.append(_Turn(refused, keep_alive=False))
+        self._next()
+
+    def _too_large(self) -> _Refused:
+        return _Refused(413, f"the body is larger than {self._limits.body_bytes >> 20} MiB")
+
+    def _count_head(self, byte_count: int) -> None:
+        self._head_bytes += byte_count
+        if self._head_bytes > self._limits.head_bytes:
+            raise _Refused(431, f"the head is larger than {self._limits.head_bytes >> 10} KiB")
+
+    def _count_message(self, byte_count: int) -> None:
+        """Count bytes of a request that is not whole; a body's framing and trailers as well."""
+        self._arriving_bytes += byte_count
+        self._hold(byte_count)
+        framing_bytes = 0 if self._in_head else self._arriving_bytes - len(self._body)
+        if framing_bytes > self._limits.framing_bytes:
+            most = self._limits.framing_bytes >> 10
+            raise _Refused(413, f"the body's framing and trailers are larger than {most} KiB")
+
+    def _release_arriving(self) -> None:
+        self._release(self._arriving_bytes)
+        self._arriving_bytes = 0
+
+    def _hold(self, byte_count: int) -> None:
+        self._held_bytes += byte_count
+        self._occupancy.held_bytes += byte_count
+        if self._occupancy.held_bytes > self._limits.held_bytes:
+            raise _Refused(503, "the server holds as many requests as it takes")
+
+    def _release(self, byte_count: int) -> None:
+        self._held_bytes -= byte_count
+        self._occupancy.held_bytes -= byte_count
+
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._next()
 
     # what goes
 
@@ -141,7 +312,8 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _answered(self) -> None:
-        self._answering = False
+        self._answering = self._is_new = False
+        self._wait_from_now()
         if not self._keep_alive:
             if self._transport is not None:
                 self._transport.close()
@@ -150,5 +322,8 @@ class Connection(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._next)
 
     def _write(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.write(data)
+            if self._full and transport.get_write_buffer_size() > self._limits.unread_bytes:
+                transport.abort()

@@ -17,6 +17,7 @@ from servetune.json_value import JsonObject
 from servetune.simserver.connection import Connection, HttpRequest
 from servetune.simserver.exposition import ClockStatus, exposition
 from servetune.simserver.faults import FaultDraws, Faults
+from servetune.simserver.limits import SWEEP_S, Limits, Occupancy, allow_open_files
 from servetune.simserver.live_engine import LiveRequest
 from servetune.simserver.native import FORMS, document
 from servetune.simserver.requests import (
@@ -60,6 +61,7 @@ class SimulatedServer:
         faults: Faults on demand.
         fault_seed: Seed of the draws of faults, one for each request in order of arrival.
         api_key: Key that clients must send under /v1; `None` for none.
+        limits: Limits of what clients may send and hold.
         say: Takes lines for the log.
         die: Ends the process with a status, at once.
     """
@@ -72,6 +74,7 @@ class SimulatedServer:
         faults: Faults | None = None,
         fault_seed: int = 0,
         api_key: str | None = None,
+        limits: Limits | None = None,
         say: Callable[[str], None],
         die: Callable[[int], None],
     ) -> None:
@@ -92,6 +95,7 @@ class SimulatedServer:
             **dict.fromkeys(self._documents, "GET"),
         }
         self._requests: dict[Connection, tuple[LiveRequest, ResponseStream]] = {}
+        self._limits = limits or Limits()
         self._connections: set[Connection] = set()
         self._touched: list[ResponseStream] = []
         self._numbers = itertools.count()
@@ -101,6 +105,7 @@ class SimulatedServer:
         self._origin_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._death: asyncio.TimerHandle | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
         self._listener: asyncio.Server | None = None
         self.port = 0
 
@@ -117,9 +122,11 @@ class SimulatedServer:
             self._say(MEMORY_WORDS)
             self._die(1)
         loop = asyncio.get_running_loop()
+        self._limits, backlog = allow_open_files(self._limits)
+        occupancy = Occupancy(self._limits)
         try:
             self._listener = await loop.create_server(
-                lambda: Connection(self), host, port, backlog=4096
+                lambda: Connection(self, occupancy), host, port, backlog=backlog
             )
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
@@ -130,12 +137,13 @@ class SimulatedServer:
             ) from error
         self.port = self._listener.sockets[0].getsockname()[1]
         self._origin_s = loop.time()
+        self._sweep()
         if faults.die_after_s is not None:
             self._death = loop.call_later(faults.die_after_s, self._die_by_fault)
 
     async def close(self) -> None:
         """Listen no more, and drop every connection."""
-        for timer in (self._timer, self._death):
+        for timer in (self._timer, self._death, self._sweeper):
             if timer is not None:
                 timer.cancel()
         if self._listener is not None:
@@ -160,6 +168,14 @@ class SimulatedServer:
             answer.flush()
         self._die_for_memory()
         self._wind()
+
+    def _sweep(self) -> None:
+        """End what clients have let wait too long, and come again."""
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        for connection in tuple(self._connections):
+            connection.expire(now_s)
+        self._sweeper = loop.call_later(min(SWEEP_S, self._limits.keep_alive_s / 2), self._sweep)
 
     def _touch(self, answer: ResponseStream) -> None:
         self._touched.append(answer)
@@ -200,8 +216,11 @@ class SimulatedServer:
 
     # connection.RequestHandler
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: Connection) -> bool:
+        if len(self._connections) >= self._limits.connections:
+            return False
         self._connections.add(connection)
+        return True
 
     def closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
