@@ -78,10 +78,11 @@ def test_no_file_of_a_study_has_a_secret_that_its_server_tells(sweep, mood):
     assert leaking(sweep.folder, again.stdout, again.stderr) == []
 
 
-@pytest.mark.parametrize("mood", ["refuses", "breaks"])
+@pytest.mark.parametrize("mood", ["refuses", "breaks", "names"])
 def test_no_file_of_a_bench_has_a_secret_that_its_server_tells(talker, tmp_path, mood):
     url, log = talker(mood)
-    words = ["bench", url, "--model", "m", "-c", "4", "-n", "800", "--out", "out", "--json"]
+    words = ["bench", url, *(() if mood == "names" else ("--model", "m")), "-c", "4"]
+    words += ["-n", "800", "--out", "out", "--json"]
     words += ["--input-tokens", "16", "--output-tokens", "4", "--max-failures", "10000"]
     words += ["--max-error-rate", "1", "--scrape-every", "1", "--write-config", "written.toml"]
     done = forked.run([*forked.COMMAND, *words, *HEADER, *BODY], cwd=tmp_path, env=ENV, timeout=60)

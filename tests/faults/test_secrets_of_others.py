@@ -1,11 +1,14 @@
 """Journals of others whose every field holds a credential: none reaches what is made of them."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from planted import ENVIRONMENT, FORMATS, SECRET, leaks, texts
 
 import servetune as st
+from servetune.api.notes import note, progress
 from servetune.errors import InputError, ServetuneError
 from servetune.secret import REDACTED
 
@@ -169,3 +172,36 @@ def test_results_and_errors_of_the_library_show_no_secret():
     error = ServetuneError(f"--api-key {SECRET}", hint=f"password={SECRET}")
     shown = [f"{each!r} {each}" for each in (made, planned, *planned.planned, refused.value, error)]
     assert leaks("".join([*shown, str(error.args), str(vars(error))])) == []
+
+
+def test_a_configuration_out_of_which_a_secret_was_taken_does_not_run_without_it(called, tmp_path):
+    words = ("--server-args", f"hf_token={SECRET};max_num_seqs=[8]", "--allow-unknown")
+    done = called("tune", *SIMULATED, *words, "--output-json", "q.json")
+    assert done.returncode == 0, done.stderr
+    again = called("tune", "--config", "q.toml", "--output-json", "r.json")
+    assert again.returncode == 2
+    assert f"server_args holds {REDACTED}" in again.stderr
+    given = called("tune", "--config", "q.toml", *words, "--output-json", "r.json")
+    assert given.returncode == 0, given.stderr
+
+
+def test_a_traceback_of_what_nobody_foresaw_shows_no_secret():
+    program = (
+        "import click, servetune.cli.main as main\n"
+        "def fail(): raise RuntimeError('--api-key ' + 'Tiger7' + 'woods9Xq')\n"
+        "main.main(click.Command('x', callback=fail))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert f"RuntimeError: --api-key {REDACTED}" in done.stderr
+    assert "Traceback" in done.stderr
+
+
+def test_notes_and_progress_of_the_library_show_no_secret(caplog):
+    caplog.set_level("INFO", "servetune")
+    note(f"nothing is known of --api-key {SECRET}")
+    progress(f"starting HF_TOKEN={SECRET} serve")
+    assert leaks(caplog.text) == []
+    assert caplog.text.count(REDACTED) == 2

@@ -2,21 +2,23 @@
 
 `logging.getLogger("servetune")` has progress at level INFO and notes about what was assumed or
 passed over at level WARNING, so a notebook shows the latter and the command line, which prints
-both on standard error, needs nothing of its own.
+both on standard error, needs nothing of its own. Credentials are taken out.
 """
 
 from __future__ import annotations
 
 import logging
 
+from servetune.secret import redacted_text
+
 LOGGER = logging.getLogger("servetune")
 
 
 def note(text: str) -> None:
     """Tell what was assumed, passed over or left behind."""
-    LOGGER.warning("%s", text)
+    LOGGER.warning("%s", redacted_text(text))
 
 
 def progress(text: str) -> None:
     """Tell how far a run is, or where a file went."""
-    LOGGER.info("%s", text)
+    LOGGER.info("%s", redacted_text(text))

@@ -22,7 +22,7 @@ from msgspec import inspect
 from servetune.errors import InputError, UnknownName
 from servetune.json_value import plain
 from servetune.option import Member, Option
-from servetune.secret import redacted_text
+from servetune.secret import REDACTED, redacted_text
 from servetune.store import write_text
 
 #: First line of a configuration file that a run wrote, which a later one may write over.
@@ -193,6 +193,11 @@ def checked(kind: type[RequestT], values: Mapping[str, Any]) -> RequestT:
         for name, value in values.items()
     }
     for name, value in values.items():
+        if REDACTED in str(value):
+            raise InputError(
+                f"{name} holds {REDACTED}, in the place of a credential that was taken out",
+                hint="give the credential itself, on the command line or in a file of your own",
+            )
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{name} is {value}, which is no number", hint="give a finite one")
     try:

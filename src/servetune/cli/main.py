@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import click
@@ -142,6 +142,7 @@ def main(command: click.Command = cli) -> None:
         if isinstance(stream, io.TextIOWrapper):  # a terminal without our letters gets others
             stream.reconfigure(errors="replace")
     _print_notes()
+    sys.excepthook = _print_traceback
     try:
         status = command.main(standalone_mode=False)
         code = status if isinstance(status, int) else 0
@@ -164,6 +165,15 @@ def main(command: click.Command = cli) -> None:
         _complain(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
         code = 2
     sys.exit(code)
+
+
+def _print_traceback(
+    kind: type[BaseException], error: BaseException, frames: TracebackType | None
+) -> None:
+    """Print what was not foreseen, without credentials."""
+    import traceback
+
+    print(redacted_text("".join(traceback.format_exception(kind, error, frames))), file=sys.stderr)
 
 
 class _Terminal(logging.Handler):

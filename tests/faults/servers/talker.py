@@ -3,7 +3,8 @@
 Moods: `dies` (writes its environment in several ways, and all texts, before it is ready),
 `serves` (writes them, then answers), `refuses` (writes them, then answers every second request
 with an error that holds one of the texts, its headers among them), `breaks` (ends a stream in an
-error with one of them), `falls` (dies in the middle of the load).
+error with one of them), `falls` (dies in the middle of the load), `names` (calls its model by a
+credential).
 """
 
 import json
@@ -17,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from planted import texts
+from planted import FORMATS, texts
 
 MOOD = sys.argv[1]
 PORT = int(sys.argv[sys.argv.index("--port") + 1])
@@ -55,7 +56,8 @@ class Answer(BaseHTTPRequestHandler):
             labels = json.dumps(TEXTS[next(SCRAPES) % len(TEXTS)])
             self._send(f"vllm:num_requests_running{{api_key={labels}}} 1\n".encode())
         elif "models" in self.path:
-            told = {"id": "m", "object": "model", "api_key": TEXTS, "permission": TEXTS}
+            name = FORMATS[0] if MOOD == "names" else "m"
+            told = {"id": name, "object": "model", "api_key": TEXTS, "permission": TEXTS}
             self._send(json.dumps({"data": [told], "api_key": TEXTS}).encode())
         else:
             self._send(json.dumps({"api_key": TEXTS}).encode())
