@@ -16,6 +16,7 @@ from rendered import MODEL, RENDER, SATURATION, read_back, served, started, tune
 from test_launchers import plans
 
 from servetune.deploy.bundle import documents, write, yaml_text
+from servetune.deploy.compose import render_compose
 from servetune.deploy.launchers import deployable_engines
 from servetune.deploy.served import MODEL_MOUNT, service_name
 from servetune.engines import engine as engine_named
@@ -133,11 +134,56 @@ def test_copies_have_ports_and_devices_of_their_own():
         for s in services.values()
     ]
     assert taken == [["0", "1"], ["2", "3"]]
-    assert [s["ports"] for s in services.values()] == [["8000:8000"], ["8001:8000"]]
+    assert [s["ports"] for s in services.values()] == [
+        ["127.0.0.1:8000:8000"], ["127.0.0.1:8001:8000"]
+    ]  # fmt: skip
     units = RENDER["systemd"](made)
     assert '"CUDA_VISIBLE_DEVICES=2,3"' in units.text("qwen-qwen3-4b-2.service")
     assert '"8001"' in units.text("qwen-qwen3-4b-2.service")
     assert "qwen-qwen3-4b.target" in units.names
+
+
+@pytest.mark.parametrize(
+    ("engine", "variable", "word"),
+    [
+        ("vllm", "VLLM_API_KEY", None),
+        ("tgi", "API_KEY", None),
+        ("llama.cpp", "LLAMA_API_KEY", None),
+        ("sglang", None, "--api-key"),
+        ("lmdeploy", None, "--api-keys"),
+    ],
+)
+@pytest.mark.parametrize(("address", "shown"), [("0.0.0.0", "0.0.0.0"), ("::", "[::]")])
+def test_ports_that_others_reach_need_a_key_of_the_environment(
+    engine, variable, word, address, shown
+):
+    bundle = render_compose(served(tuned(engine)), publish=address)
+    for service in yaml.safe_load(bundle.text("compose.yaml"))["services"].values():
+        key = service["environment"][variable] if variable else service["command"][-1]
+        assert key.startswith("${SERVER_API_KEY:?")  # Compose ends where it is not set
+        assert word is None or service["command"][-2] == word
+        assert service["ports"][0].startswith(f"{shown}:80")
+    assert "--api-key-env SERVER_API_KEY" in bundle.text("README.md")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.8.0.1", "::1"])
+def test_ports_of_this_machine_need_no_key(address):
+    bundle = render_compose(served(tuned("vllm")), publish=address)
+    assert "API_KEY" not in "".join(text for _, text in bundle.files)
+
+
+@pytest.mark.parametrize(
+    ("engine", "address", "words"),
+    [
+        ("transformers", "0.0.0.0", "cannot ask clients for a key"),
+        ("tensorrt-llm", "10.0.0.1", "cannot ask clients for a key"),
+        ("vllm", "everywhere", "no address"),
+        ("vllm", "0.0.0.0:80", "no address"),
+    ],
+)
+def test_ports_are_not_published_where_that_cannot_be_safe(engine, address, words):
+    with pytest.raises(DeployError, match=words):
+        render_compose(served(tuned(engine)), publish=address)
 
 
 def test_cores_ask_for_no_accelerator():

@@ -560,9 +560,18 @@ class ComposeDeployment(ContainerDeployment, frozen=True, kw_only=True):
 
     verb: ClassVar[str] = "deploy compose"
 
+    publish: Annotated[
+        str,
+        option(
+            "Address of the machine that ports are published on; other than a loopback one, "
+            "clients need an API key.",
+            metavar="ADDRESS",
+        ),
+    ] = "127.0.0.1"
+
     def bundle(self, served: Served, target: Device) -> Bundle:
         """The Compose file."""
-        return render_compose(served)
+        return render_compose(served, publish=self.publish)
 
 
 class BentomlDeployment(ImageDeployment, frozen=True, kw_only=True):

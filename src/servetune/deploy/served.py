@@ -54,6 +54,8 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
         evidence: The trial that the Plan rests on.
         warnings: Sentences that must be seen before it runs.
         port_option: Option of the command whose next word is the port.
+        api_key_variable: Variable of the container that holds the key clients must send.
+        api_key_word: Option of the command for that key, where there is no variable.
     """
 
     name: str
@@ -79,6 +81,8 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     evidence: Evidence | None = None
     warnings: tuple[str, ...] = ()
     port_option: str = ""
+    api_key_variable: str = ""
+    api_key_word: str = ""
 
     @property
     def copies(self) -> int:
@@ -181,6 +185,8 @@ def prepare(
         variables=variables,
         port=options.port,
         port_option=launcher.port_word,
+        api_key_variable=shipping.api_key_variable,
+        api_key_word=shipping.api_key_word,
         hub_cache=shipping.hub_cache,
         health=launcher.ready_path,
         in_flight=shipping.in_flight,

@@ -69,6 +69,9 @@ class Shipping(msgspec.Struct, frozen=True, kw_only=True):
             empty where it tells none.
         install: Requirement of the engine where no image is used; empty where there is none.
         name_setting: Setting of the model's name for clients; empty where any name is answered.
+        api_key_variable: Environment variable of the key that clients must send; empty where there
+            is none.
+        api_key_word: Option of the command for that key, where there is no variable.
         fill: The Plan with nothing open that can be written, and notes on what cannot; of the
             requests in flight and the engine's version.
         read: Fields of a filled Plan that settings and variables say the other way round; it
@@ -85,6 +88,8 @@ class Shipping(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: str = ""
     install: str = ""
     name_setting: str = "served_model_name"
+    api_key_variable: str = ""
+    api_key_word: str = ""
     fill: Callable[[Plan, int, str], tuple[Plan, list[str]]] = _as_it_is
     read: Callable[[Settings, Mapping[str, str]], dict[str, Setting]] = _nothing_further
 

@@ -68,6 +68,7 @@ SHIPPING = Shipping(
     hub_cache="/root/.cache",  # its own folder and the hub's lie in there
     in_flight="llamacpp:requests_processing + llamacpp:requests_deferred",
     name_setting="alias",
+    api_key_variable="LLAMA_API_KEY",
     fill=_fill,
     read=_read,
 )

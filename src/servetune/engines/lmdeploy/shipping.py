@@ -38,6 +38,7 @@ SHIPPING = Shipping(
     usual_version="0.18.0",
     in_flight="lmdeploy:num_requests_running + lmdeploy:num_requests_waiting",
     install="lmdeploy",
+    api_key_word="--api-keys",
     name_setting="model_name",
     fill=_fill,
     read=_read,

@@ -53,6 +53,7 @@ SHIPPING = Shipping(
     usual_version="0.5.23",
     in_flight="sglang:num_running_reqs + sglang:num_queue_reqs",
     install="sglang[all]",
+    api_key_word="--api-key",
     fill=_fill,
     read=_read,
 )

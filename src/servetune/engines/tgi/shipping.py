@@ -125,6 +125,7 @@ SHIPPING = Shipping(
     hub_cache="/data",
     in_flight="tgi_batch_current_size + tgi_queue_size",
     name_setting="",
+    api_key_variable="API_KEY",
     fill=_fill,
     read=_read,
 )

@@ -9,4 +9,5 @@ SHIPPING = Shipping(
     usual_version="0.32.0",
     in_flight="vllm:num_requests_running + vllm:num_requests_waiting",
     install="vllm",
+    api_key_variable="VLLM_API_KEY",
 )

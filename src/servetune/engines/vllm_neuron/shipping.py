@@ -38,6 +38,7 @@ SHIPPING = Shipping(
     tag=lambda version: _TAGS.get(version, _TAGS[_NEWEST]),
     usual_version=_NEWEST,
     in_flight=VLLM.in_flight,
+    api_key_variable=VLLM.api_key_variable,
     accelerators=Accelerators(
         resource="aws.amazon.com/neuron",
         node="/dev/neuron{index}",
