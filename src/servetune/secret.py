@@ -56,7 +56,7 @@ _TOKENS = re.compile(
     r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----"
     r".*?(?:-----END [A-Z ]{0,30}PRIVATE KEY-----|\Z)"
     r"|\A(?:(?!-----BEGIN).)*?-----END [A-Z ]{0,30}PRIVATE KEY-----"
-    r"|(?<=//)[^\s/@:'\"]{0,100}:[^\s/'\"]{0,200}(?=@)"
+    r"|(?<=//)[^\s/@:'\"]{0,100}:(?!\d{1,5}/)[^\s'\"]{0,200}(?=@)"
     r"|(?<=://)(?!\[redacted\]@)[^\s/'\"]{1,300}(?=@)",
     re.DOTALL,
 )
@@ -110,7 +110,7 @@ _NAMES = re.compile(
 )
 #: `('HF_TOKEN', 'X')`, and `"name": "HF_TOKEN", "value": "X"` in JSON and YAML.
 _PAIRED = re.compile(
-    rf"{_QUOTE}\s{{0,9}},\s{{0,40}}(?!{_QUOTE}value{_QUOTE})(?=[bru]?{_QUOTE}|[\[(])"
+    rf"(?!`){_QUOTE}\s{{0,9}},\s{{0,40}}(?!{_QUOTE}value{_QUOTE})(?=[bru]?{_QUOTE}|[\[(])"
 )
 _OPENED = re.compile(rf"[\[(]\s{{0,9}}[bru]?{_QUOTE}\Z")
 _MEMBER = re.compile(rf"{_QUOTE}?,?\s{{1,40}}{_QUOTE}?value{_QUOTE}?[ \t]*[:=][ \t]*")
@@ -121,16 +121,18 @@ _TAGGED = re.compile(r">")
 
 #: What stands in the place of a credential.
 _SHOWN = r"\[(?:redacted|(?:session|secret|access) (?:token|key))\]"
+_WRAPPER = "(?:Secret|SecretStr|SecretBytes|list|tuple|set|frozenset|dict)"
 _QUOTED = re.compile(
-    rf"((?:[A-Za-z]{{1,12}}\()?[bru]?(?P<quote>{_QUOTE})(?:(?:Bearer|Basic|Token) )?)"
+    rf"((?:{_WRAPPER}\()?[bru]?(?P<quote>{_QUOTE})(?:(?:Bearer|Basic|Token) )?)"
     r"((?:(?!(?P=quote))(?:\\[^\n]|[^\n])){1,4000})"
 )
-_LISTED = re.compile(rf"(?!{_SHOWN})([A-Za-z]{{0,12}}[\[({{])((?:{_SHOWN}|[^\])}}\n]){{1,4000}})")
+_LISTED = re.compile(rf"(?!{_SHOWN})((?:{_WRAPPER})?[\[({{])((?:{_SHOWN}|[^\])}}\n]){{1,4000}})")
 _WORD = re.compile(
     rf"((?:(?:Bearer|Basic|Token)(?:[ ]+|%20))?+)(?!{_SHOWN})"
-    r"((?:[^\s'\",;&\\\]})<\x1b]|[,;&)](?=[^\s'\",;&\\\]})<\x1b])(?![\w.-]+['\"]?[=:]))+)",
+    r"((?:[^\s'\"`,;&\\\]})<\x1b]|[,;&)](?=[^\s'\"`,;&\\\]})<\x1b])(?![\w.-]+['\"]?[=:]))+)",
     re.IGNORECASE,
 )
+_SHELL_WORD = re.compile(rf"(?!{_SHOWN}|{_QUOTE}|[\[(])\S+")
 #: All of a header's value: `Cookie: a=1; b=2`.
 _PARAMETERS = re.compile(r"(?:[,;] ?[^\s'\"=;,]{1,80}=?[^\s'\";,]*)*")
 #: Options whose value is the name of a secret, not the secret.
@@ -152,6 +154,7 @@ _LOOSE = re.compile(
     rf"({_QUOTE}?[ \t:=>,]{{1,4}}(?:(?:provided|given|is|was|of)"
     rf"[ :]{{1,3}})?{_QUOTE}?)([A-Za-z0-9+/_=%.~-]{{12,}})"
 )
+_HEXADECIMAL = re.compile(r"[0-9a-fA-F]{32,}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _QUERY = re.compile(
     r"(?i)([?&](?:key|token|sig|auth|code|signature|x-amz-[a-z-]+)=)([^\s&'\"<>\[]+)"
 )
@@ -266,13 +269,17 @@ def _redacted_text(text: str, in_use: tuple[str, ...]) -> str:
     text = _without_named_values(text)
     text = _QUERY.sub(_second_replaced, text)
     text = _LOGIN.sub(_second_replaced, text)
-    return _LOOSE.sub(
-        lambda found: found[1] + found[2] + REDACTED if _is_chance(found[3]) else found[0], text
-    )
+    return _LOOSE.sub(_loose_replaced, text)
 
 
 def _each_replaced(found: re.Match[str]) -> str:
     return found[0] if _HARMLESS.fullmatch(found[0]) else REDACTED
+
+
+def _loose_replaced(found: re.Match[str]) -> str:
+    only_keys = found[1].lower().startswith(("bearer", "api"))  # have such values
+    key = only_keys and len(found[3]) > _LEAST_KEPT + 3 and "_" not in found[3]
+    return found[1] + found[2] + REDACTED if key or _is_chance(found[3]) else found[0]
 
 
 def _second_replaced(found: re.Match[str]) -> str:
@@ -280,12 +287,18 @@ def _second_replaced(found: re.Match[str]) -> str:
 
 
 def _is_chance(word: str) -> bool:
-    """Whether a word is likely to be drawn by chance: digits at several places of a long run."""
-    longest = max(re.split(r"[^A-Za-z0-9]", word), key=len)
-    if re.fullmatch(r"[0-9a-f]{32,}", longest):
+    """Whether a word is likely to be drawn by chance: hexadecimal, or of mixed letters and digits
+    that change more often than in a name such as `Qwen3-4B-Instruct-2507`.
+    """
+    if _HEXADECIMAL.fullmatch(word):
         return True
-    mixed = any(map(str.islower, longest)) and any(map(str.isupper, longest))
-    return len(longest) >= _LEAST_KEPT and mixed and len(re.findall(r"\d+", longest)) > 1
+    signs = re.sub(r"[^A-Za-z0-9]", "", word)
+    runs = re.findall(r"[a-z]+|[A-Z]+|[0-9]+", signs)
+    return (
+        len(signs) >= _LEAST_KEPT
+        and len(re.findall(r"\d", signs)) > 1
+        and (len(runs) - 1 > 0.35 * (len(signs) - 1))
+    )
 
 
 def _without_named_values(text: str) -> str:
@@ -305,6 +318,8 @@ def _value_after(text: str, name: re.Match[str]) -> tuple[int, int, str] | None:
     at = _value_begin(text, name)
     if at is None:
         return None
+    if shell := _of_shell(text, name, at):
+        return *shell.span(), REDACTED
     if listed := not (found := _QUOTED.match(text, at)) and _LISTED.match(text, at):
         return *listed.span(2), _EACH.sub(_each_replaced, listed[2])
     found = found or _WORD.match(text, at)
@@ -314,6 +329,16 @@ def _value_after(text: str, name: re.Match[str]) -> tuple[int, int, str] | None:
     if name[2].lower().endswith(_HEADERS) and (more := _PARAMETERS.match(text, end)):
         end = more.end()
     return begin, end, REDACTED
+
+
+def _of_shell(text: str, name: re.Match[str], at: int) -> re.Match[str] | None:
+    """Value of `NAME=value` or `--name value`, which ends at a space and may hold any sign."""
+    begins = text[max(0, name.start() - 1) : name.start()].strip() == ""
+    assigned = text[at - 1] == "=" and name[2].isupper()
+    if not begins or not (assigned or name[1]):
+        return None
+    found = _SHELL_WORD.match(text, at)
+    return None if found and _HARMLESS.fullmatch(found[0]) else found
 
 
 def _value_begin(text: str, name: re.Match[str]) -> int | None:

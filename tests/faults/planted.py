@@ -174,6 +174,10 @@ _authToken=¤
 
 #: Texts without a credential.
 PLAIN = """
+| `X-Auth-Token`, `Ocp-Apim-Subscription-Key` |
+(`GITHUB_TOKEN`, `PGPASSWORD`, lists and pairs)
+a variable in a header (`X-Api-Key: $TENANT_KEY`)
+token Qwen/Qwen3-4B-Instruct-2507
 max_tokens=4096
 max_num_batched_tokens: 8192
 "max_new_tokens": 128, "min_tokens": 16
