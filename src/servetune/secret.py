@@ -17,6 +17,7 @@ import json
 import os
 import re
 import string
+from collections.abc import Callable
 from typing import Any
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "looks_secret",
     "redacted",
     "redacted_text",
+    "redactor",
     "without",
 ]
 
@@ -218,6 +220,11 @@ def redacted(value: object) -> Any:
     return _redacted(value, _values_in_use())
 
 
+def redactor() -> Callable[[object], Any]:
+    """`redacted` for many values in a row: the environment is read once."""
+    return functools.partial(_redacted, in_use=_values_in_use())
+
+
 def without(text: str, secret: str, shown: str = REDACTED) -> str:
     """Text in which `shown` stands for the secret, also where the secret is cut off or quoted.
 
@@ -362,12 +369,7 @@ def _redacted(value: object, in_use: tuple[str, ...]) -> Any:
     if isinstance(value, dict):
         if isinstance(name := value.get("name"), str) and "value" in value and is_secret_name(name):
             value = {**value, "value": _hidden_value(value["value"])}
-        return {
-            _redacted(key, in_use): _hidden_value(item)
-            if isinstance(key, str) and is_secret_name(key)
-            else _redacted(item, in_use)
-            for key, item in value.items()
-        }
+        return _redacted_members(value, in_use)
     if isinstance(value, list | tuple):
         match value:
             case [str(name), item] if is_secret_name(name):  # a pair of name and value
@@ -379,6 +381,27 @@ def _redacted(value: object, in_use: tuple[str, ...]) -> Any:
             for before, item in zip(("", *value), value, strict=False)
         ]
     return value
+
+
+def _redacted_members(members: dict[Any, Any], in_use: tuple[str, ...]) -> dict[Any, Any]:
+    """Object without credentials; a record has hundreds of members, most of them numbers under
+    names that were looked at before.
+    """
+    harmless = _harmless_names(in_use)
+    if harmless.issuperset(members) and _TEXTLESS.issuperset(map(type, members.values())):
+        return members
+    plain = {}
+    for key, item in members.items():
+        if key in harmless:
+            plain[key] = item if type(item) in _TEXTLESS else _redacted(item, in_use)
+        elif isinstance(key, str) and is_secret_name(key):
+            plain[_redacted(key, in_use)] = _hidden_value(item)
+        else:
+            name = _redacted(key, in_use)
+            plain[name] = _redacted(item, in_use)
+            if name == key and len(harmless) < _MOST_NAMES:
+                harmless.add(key)
+    return plain
 
 
 def _hidden_value(value: object) -> object:
@@ -396,3 +419,15 @@ def _is_option(word: object) -> bool:
 #: Texts that come again and again, such as the names of a record's fields, are looked at once.
 _SHORT = 100
 _short_redacted = functools.lru_cache(8192)(_redacted_text)
+
+#: Types of values that hold no text.
+_TEXTLESS = frozenset({float, int, bool, type(None)})
+
+
+_MOST_NAMES = 8192
+
+
+@functools.lru_cache(16)
+def _harmless_names(_in_use: tuple[str, ...]) -> set[str]:
+    """Names of members, as far as they came by, that neither hold a credential nor name one."""
+    return set()

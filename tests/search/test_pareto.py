@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from servetune.search import Candidate, pareto_keys
@@ -25,6 +26,15 @@ NAN, INF = float("nan"), float("inf")
 )
 def test_the_front_is_what_nothing_else_beats(points, maximize, front):
     assert pareto_front(points, maximize=maximize) == front
+
+
+def test_the_front_of_many_points_is_that_of_the_definition():
+    rng = np.random.default_rng(3)
+    for dimensions in (1, 2, 3):
+        points = [tuple(row) for row in rng.integers(0, 12, (200, dimensions)).astype(float)]
+        beaten = [any(all(map(float.__le__, b, a)) and a != b for b in points) for a in points]
+        front = [place for place, is_beaten in enumerate(beaten) if not is_beaten]
+        assert pareto_front(points, maximize=(False,) * dimensions) == front
 
 
 def candidate(key, throughput, e2e_ms, cost=None):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -24,7 +24,7 @@ from servetune.hardware import (
 from servetune.hardware.detect import detect, detect_cpu
 from servetune.metrics import Constraint, parse_constraints
 from servetune.plan import Plan
-from servetune.store import TrialRecord, latest, read_journal, read_json, require_regular
+from servetune.store import TrialRecord, journal_records, latest, read_json, require_regular
 
 
 def chosen_node(
@@ -84,10 +84,20 @@ def constraints_of(text: str | None, records: list[TrialRecord]) -> tuple[Constr
     return limits
 
 
-def read_records(path: Path) -> list[TrialRecord]:
+def _as_it_is(record: TrialRecord) -> TrialRecord:
+    return record
+
+
+def read_records(
+    path: Path, each: Callable[[TrialRecord], TrialRecord] = _as_it_is
+) -> list[TrialRecord]:
     """Records of a journal (`.jsonl`), a summary or a single record (`.json`).
 
     Of a folder, those of all journals directly in it, in the order of their names.
+
+    Args:
+        path: File or folder.
+        each: What is kept of each record.
 
     Raises:
         StoreError: It holds no trial record.
@@ -95,25 +105,26 @@ def read_records(path: Path) -> list[TrialRecord]:
     from servetune.report.summary import records_from_summary
 
     if path.is_dir():
-        return records_of(journals_in(path))
+        return records_of(journals_in(path), each)
     if path.suffix == ".html":
         raise StoreError(
             f"{path} is a page, not the data behind it", hint="give the .jsonl or .json of a run"
         )
     require_file(path)
     if path.suffix == ".json":
-        records = records_from_summary(read_json(path))
+        records = latest(map(each, records_from_summary(read_json(path))))
     else:
-        records = read_journal(path)
+        records = latest(map(each, journal_records(path)))
     if not records:
         raise StoreError(f"{path} holds no trial", hint="run servetune tune first")
-    return latest(records)
+    return records
 
 
-def records_of(paths: Sequence[Path]) -> list[TrialRecord]:
+def records_of(
+    paths: Sequence[Path], each: Callable[[TrialRecord], TrialRecord] = _as_it_is
+) -> list[TrialRecord]:
     """Records of several sources; of a trial that is in several, the last."""
-    found = [record for path in paths for record in read_records(path)]
-    return latest(found)
+    return latest(record for path in paths for record in read_records(path, each))
 
 
 def journals_in(folder: Path) -> list[Path]:

@@ -14,6 +14,7 @@ import msgspec
 
 from servetune.api.frames import frame
 from servetune.api.inputs import constraints_of, journals_in, read_records, records_of
+from servetune.api.light import Lightener, whole_record
 from servetune.api.request import Request, request_of
 from servetune.api.shared_options import Limits
 from servetune.errors import InputError
@@ -24,15 +25,16 @@ from servetune.option import NonNegative, argument, option
 from servetune.report import (
     candidates_of,
     dashboard_html,
+    picks,
     price_lines,
     recommendation_text,
-    summary_json,
+    summary_pieces,
     timeline_in,
     timeline_of,
 )
 from servetune.search import OBJECTIVES, Recommendation
 from servetune.search import recommend as recommended
-from servetune.store import Artifacts, TrialRecord, read_requests, write_text
+from servetune.store import Artifacts, TrialRecord, read_requests, write_pieces, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -279,8 +281,20 @@ def recommend(request: Recommend | str | Path | None = None, /, **options: objec
         InputError: An option or a constraint cannot be read.
     """
     request = request_of(Recommend, request, options)
-    return pick_from(
-        read(request.source, request.limits.constraints, rent=request.rent), request.objective
+    constraints, source = request.limits.constraints, request.source
+    if source.suffix != ".jsonl" or not source.is_file():
+        return pick_from(read(source, constraints, rent=request.rent), request.objective)
+    light = read_records(source, Lightener(constraints))
+    trials = Trials(
+        records=request.rent.applied(light), constraints=constraints_of(constraints, light)
+    )
+    choice = trials.recommend(request.objective)
+    chosen = whole_record(source, choice.chosen.key) if choice.chosen else None
+    return Pick(
+        objective=request.objective,
+        constraints=trials.constraints,
+        choice=choice,
+        record=request.rent.applied([chosen])[0] if chosen else None,
     )
 
 
@@ -383,13 +397,15 @@ def write_artifacts(
     timeline: JsonObject | None = None,
 ) -> None:
     """Make the summary and the dashboard; equal records make equal files."""
-    write_text(artifacts.summary, summary_json(records, constraints).decode())
+    chosen = picks(records, constraints)
+    write_pieces(artifacts.summary, summary_pieces(records, constraints, chosen))
     page = dashboard_html(
         records,
         constraints,
         title=artifacts.summary.stem,
         comparison=compared,
         timeline=timeline,
+        chosen=chosen,
     )
     write_text(artifacts.dashboard, page)
 

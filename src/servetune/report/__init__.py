@@ -33,7 +33,7 @@ from servetune.report.roofline import (
     roofline_svg,
 )
 from servetune.report.suggestions import suggestions
-from servetune.report.summary import records_from_summary, summary, summary_json
+from servetune.report.summary import records_from_summary, summary, summary_json, summary_pieces
 from servetune.report.tables import (
     as_text,
     comparison_table,
@@ -83,6 +83,7 @@ __all__ = [
     "suggestions",
     "summary",
     "summary_json",
+    "summary_pieces",
     "timeline_in",
     "timeline_of",
     "trial_table",

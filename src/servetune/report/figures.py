@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from servetune.report.ranking import (
     short_name,
     varying,
 )
+from servetune.report.selection import MOST_BYTES, MOST_TRIALS, in_order_of_interest
 from servetune.report.suggestions import LOAD_SETTINGS, Evidence, load_of
 from servetune.report.summary import simulated_share, simulated_speed
 from servetune.search import (
@@ -50,6 +52,7 @@ def page_data(
     title: str,
     comparison: Sequence[TrialRecord] | None = None,
     timeline: JsonObject | None = None,
+    chosen: Mapping[str, Recommendation] | None = None,
 ) -> JsonObject:
     """Data of the whole page.
 
@@ -59,12 +62,26 @@ def page_data(
         title: Page title where the records name no model.
         comparison: Measured records to compare with the run's.
         timeline: Request timeline of a single trial, from `timeline_of`.
+        chosen: Picks of the run, where they have been made.
     """
     names = varying(records)
     load = load_setting_of(records)
     evidence = Evidence(records, constraints)
     findings = miscounted(records)
-    pairs = [*pairs_within(records), *pairs_between(records, comparison or ())]
+    chosen = picks(records, constraints) if chosen is None else chosen
+    pareto = pareto_keys(candidates_of(records))
+    interest = in_order_of_interest(records, constraints, chosen, pareto)
+
+    def trial(place: int) -> JsonObject:
+        record = records[place]
+        return _trial(record, names, load) | {
+            "suggestions": evidence.suggestions(record),
+            "miscounted": findings.get(record.key),
+        }
+
+    trials = _those_that_fit(trial, interest)
+    on_page = [records[place] for place in trials]
+    pairs = [*pairs_within(on_page), *pairs_between(on_page, comparison or ())]
     return {
         "servetune": servetune.__version__,
         "title": title,
@@ -83,21 +100,31 @@ def page_data(
             for name in each
         ],
         "load": load,
-        "trials": [
-            _trial(record, names, load)
-            | {
-                "id": index,
-                "suggestions": evidence.suggestions(record),
-                "miscounted": findings.get(record.key),
-            }
-            for index, record in enumerate(records)
-        ],
-        "picks": {name: _pick(pick) for name, pick in picks(records, constraints).items()},
-        "pareto": pareto_keys(candidates_of(records)),
+        "trials": list(trials.values()),
+        "picks": {name: _pick(pick) for name, pick in chosen.items()},
+        "pareto": pareto,
         "pairs": [_pair(pair) for pair in pairs],
         "timeline": timeline,
         "references": [_reference(record) for record in comparison or () if record.status == "ok"],
     }
+
+
+def _those_that_fit(
+    trial: Callable[[int], JsonObject], interest: Iterable[int]
+) -> dict[int, JsonObject]:
+    """Trials by their index, in the order of the run, as many as a page has room for."""
+    fitting: dict[int, JsonObject] = {}
+    left_bytes = MOST_BYTES
+    for place in itertools.islice(interest, MOST_TRIALS):
+        made = trial(place)
+        left_bytes -= len(msgspec.json.encode(made))
+        if left_bytes < 0:
+            break
+        fitting[place] = made
+    ordered = dict(sorted(fitting.items()))
+    for index, made in enumerate(ordered.values()):
+        made["id"] = index
+    return ordered
 
 
 def header_of(records: Sequence[TrialRecord]) -> JsonObject:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -91,6 +92,13 @@ def label_of(record: TrialRecord, names: SweptSettings) -> str:
 
 def setting_text(name: str, value: object) -> str:
     """Display text of a setting: `TP4`, `concurrency 32`, `enforce_eager True`."""
+    if isinstance(value, int | str):  # of which a sweep has few
+        return _setting_text(name, value)
+    return _setting_text.__wrapped__(name, value)
+
+
+@lru_cache(4096, typed=True)
+def _setting_text(name: str, value: object) -> str:
     short = short_name(name)
     text = DASH if value is None else str(value)
     return f"{short}{text}" if short in ("TP", "PP", "DP") else f"{short} {text}"
@@ -224,4 +232,13 @@ def _varying_names(settings: list[JsonObject]) -> tuple[str, ...]:
         {name for each in settings for name in each},
         key=lambda name: (order.get(name, len(order)), name),
     )
-    return tuple(name for name in names if len({repr(each.get(name)) for each in settings}) > 1)
+    return tuple(name for name in names if _varies(name, settings))
+
+
+def _varies(name: str, settings: list[JsonObject]) -> bool:
+    first = settings[0].get(name)
+    kind, text = type(first), repr(first)
+    return any(
+        type(value := each.get(name)) is not kind or (value != first and repr(value) != text)
+        for each in settings
+    )

@@ -6,7 +6,7 @@ output depends on the records only: equal records give equal bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -26,31 +26,55 @@ _BEST = {
 }
 
 
-def summary(records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]) -> JsonObject:
-    """Summary as JSON values, with the trials in the given order."""
+def summary(
+    records: Sequence[TrialRecord],
+    constraints: tuple[Constraint, ...],
+    chosen: Mapping[str, Recommendation] | None = None,
+) -> JsonObject:
+    """Summary as JSON values, but for the trials themselves.
+
+    Args:
+        records: Trials of the run in order.
+        constraints: Constraints of the run.
+        chosen: Picks of the run, where they have been made.
+    """
+    chosen = picks(records, constraints) if chosen is None else chosen
     by_key = {record.key: record for record in reversed(records)}
     return {
         "metadata": _metadata(records, constraints),
         "best_configurations": _best_configurations(records, constraints),
-        "recommended": {
-            name: _recommended(pick, by_key) for name, pick in picks(records, constraints).items()
-        },
+        "recommended": {name: _recommended(pick, by_key) for name, pick in chosen.items()},
         "pareto": pareto_keys(candidates_of(records)),
-        "test_results": [msgspec.json.decode(record.to_json()) for record in records],
     }
 
 
 def summary_json(records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]) -> bytes:
-    """Summary as indented UTF-8 text with a final newline.
+    """Summary as indented UTF-8 text with a final newline; see `summary_pieces`."""
+    return "".join(summary_pieces(records, constraints)).encode()
+
+
+def summary_pieces(
+    records: Sequence[TrialRecord],
+    constraints: tuple[Constraint, ...],
+    chosen: Mapping[str, Recommendation] | None = None,
+) -> Iterator[str]:
+    """Summary as indented text with a final newline, one piece for each trial.
 
     Top-level fields keep their order; nested ones are sorted, because equal settings may have
     been written in another order.
     """
     parts = {
         name: msgspec.Raw(msgspec.json.encode(value, order="deterministic"))
-        for name, value in summary(records, constraints).items()
+        for name, value in summary(records, constraints, chosen).items()
     }
-    return msgspec.json.format(msgspec.json.encode(parts), indent=2) + b"\n"
+    head = msgspec.json.format(msgspec.json.encode(parts), indent=2).decode()
+    yield head.removesuffix("\n}") + ',\n  "test_results": ['
+    end = "\n    "
+    for record in records:
+        text = msgspec.json.format(msgspec.json.encode(record, order="sorted"), indent=2).decode()
+        yield end + text.replace("\n", "\n    ")
+        end = ",\n    "
+    yield "\n  ]\n}\n" if records else "]\n}\n"
 
 
 def records_from_summary(raw: object) -> list[TrialRecord]:

@@ -202,7 +202,7 @@ class _Ranking:
         self._records = ranked(records, constraints)
         many = len(self._records) > MOST_WHOLE
         self._shown = ROWS_OF_MANY if many else len(self._records)
-        self._columns = _columns(records, constraints)
+        self._columns = _columns(records, self._records[: self._shown], constraints)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns = list(self._columns)
@@ -246,20 +246,25 @@ def _width(console: Console, options: ConsoleOptions, table: Table) -> int:
     return Measurement.get(console, options.update(width=1000), table).maximum
 
 
-def _columns(records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]) -> list[_Column]:
+def _columns(
+    records: Sequence[TrialRecord],
+    listed: Sequence[TrialRecord],
+    constraints: tuple[Constraint, ...],
+) -> list[_Column]:
+    """Columns of a table: settings that differ between `records`, and figures of those listed."""
     names = varying(records)
     columns = [
         *(_setting_column(name, "server") for name in names.server),
         *(_setting_column(name, "client") for name in names.client),
-        _number_column(records, "out\ntok/s", 0, "output_throughput"),
-        _number_column(records, "req/s", 1, "request_throughput"),
-        _number_column(records, "TTFT\nmean ms", 3, "ttft"),
-        _number_column(records, "TTFT\np99 ms", 5, "ttft", "p99"),
-        _number_column(records, "ITL\nmean ms", 4, "itl"),
-        _number_column(records, "TPOT\nmean ms", 7, "tpot"),
-        _number_column(records, "E2E\nmean s", 8, "e2e_latency"),
-        _number_column(records, "E2E\np99 s", 2, "e2e_latency", "p99"),
-        _number_column(records, "$/M out\ntokens", 6, "cost_per_million_tokens"),
+        _number_column(listed, "out\ntok/s", 0, "output_throughput"),
+        _number_column(listed, "req/s", 1, "request_throughput"),
+        _number_column(listed, "TTFT\nmean ms", 3, "ttft"),
+        _number_column(listed, "TTFT\np99 ms", 5, "ttft", "p99"),
+        _number_column(listed, "ITL\nmean ms", 4, "itl"),
+        _number_column(listed, "TPOT\nmean ms", 7, "tpot"),
+        _number_column(listed, "E2E\nmean s", 8, "e2e_latency"),
+        _number_column(listed, "E2E\np99 s", 2, "e2e_latency", "p99"),
+        _number_column(listed, "$/M out\ntokens", 6, "cost_per_million_tokens"),
     ]
     if any_failed(records):
         columns.append(_Column(head="requests\nfailed", rank=0, cell=failed_text))

@@ -18,11 +18,13 @@ def pareto_front(points: list[tuple[float, ...]], *, maximize: tuple[bool, ...])
     if not points:
         return []
     costs = np.array(points, dtype=np.float64) * np.where(maximize, -1.0, 1.0)
-    usable = np.isfinite(costs).all(axis=1)
-    front = []
-    for index in np.flatnonzero(usable):
-        others = costs[usable]
-        dominated = (others <= costs[index]).all(axis=1) & (others < costs[index]).any(axis=1)
-        if not dominated.any():
-            front.append(int(index))
-    return front
+    left = np.flatnonzero(np.isfinite(costs).all(axis=1))
+    left = left[np.lexsort(costs[left].T[::-1])]
+    front: list[int] = []
+    while len(left):
+        # The first in lexical order is on the front, and what it dominates is not.
+        first = costs[left[0]]
+        equal = (costs[left] == first).all(axis=1)
+        front += left[equal].tolist()
+        left = left[~equal & (costs[left] < first).any(axis=1)]
+    return sorted(front)

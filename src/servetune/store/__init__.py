@@ -1,7 +1,13 @@
 """Journals of trials and the files beside them; the only room that writes results to disk."""
 
-from servetune.store.artifacts import Artifacts, read_json, require_regular, write_text
-from servetune.store.journal import Journal, latest, read_journal, write_record
+from servetune.store.artifacts import (
+    Artifacts,
+    read_json,
+    require_regular,
+    write_pieces,
+    write_text,
+)
+from servetune.store.journal import Journal, journal_records, latest, read_journal, write_record
 from servetune.store.requests import (
     RequestLog,
     has_parquet,
@@ -34,6 +40,7 @@ __all__ = [
     "TrialConfig",
     "TrialRecord",
     "has_parquet",
+    "journal_records",
     "latest",
     "now_utc",
     "provenance",
@@ -43,6 +50,7 @@ __all__ = [
     "record_from_json",
     "require_regular",
     "trial_key",
+    "write_pieces",
     "write_record",
     "write_requests",
     "write_requests_csv",

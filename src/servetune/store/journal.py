@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
 from servetune.errors import StoreError
+from servetune.secret import redactor
 from servetune.store.artifacts import decoded_json, require_regular, write_text
 from servetune.store.schema import TrialRecord, record_from_json
 
@@ -28,12 +29,29 @@ def read_journal(path: Path) -> list[TrialRecord]:
         StoreError: The file cannot be read, or a line of it is not a trial record; the message
             names the line.
     """
+    return list(journal_records(path))
+
+
+def journal_records(path: Path, *, containing: bytes = b"") -> Iterator[TrialRecord]:
+    """Records of a journal one by one, so that it may be larger than memory; see `read_journal`.
+
+    Args:
+        path: Journal.
+        containing: Bytes that the lines of these records contain; others are passed over.
+
+    Raises:
+        StoreError: As `read_journal`.
+    """
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as lines:
+            clean = redactor()
+            for number, line in enumerate(lines, start=1):
+                if containing not in line or not line.strip():
+                    continue
+                if line.endswith(b"\n") or _decoded(line) is not None:  # not the rest of a kill
+                    yield _record(line, path, number, clean)
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from None
-    whole, _ = _whole_lines(raw)
-    return _parsed(whole, path)
 
 
 def write_record(path: Path, record: TrialRecord) -> None:
@@ -158,21 +176,21 @@ def _whole_lines(raw: bytes) -> tuple[bytes, bytes]:
 
 
 def _parsed(raw: bytes, path: Path) -> list[TrialRecord]:
-    records = []
-    for number, line in enumerate(raw.split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        decoded = _decoded(line)
-        try:
-            if decoded is None:
-                raise StoreError("not JSON")
-            records.append(record_from_json(decoded))
-        except StoreError as error:
-            raise StoreError(
-                f"{path} line {number}: {error.message}",
-                hint=error.hint or "correct or remove that line; nothing was changed",
-            ) from None
-    return records
+    clean, lines = redactor(), enumerate(raw.split(b"\n"), start=1)
+    return [_record(line, path, number, clean) for number, line in lines if line.strip()]
+
+
+def _record(line: bytes, path: Path, number: int, clean: Callable[[object], object]) -> TrialRecord:
+    decoded = _decoded(line)
+    try:
+        if decoded is None:
+            raise StoreError("not JSON")
+        return record_from_json(decoded, clean)
+    except StoreError as error:
+        raise StoreError(
+            f"{path} line {number}: {error.message}",
+            hint=error.hint or "correct or remove that line; nothing was changed",
+        ) from None
 
 
 def _decoded(line: bytes) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Generic, Literal, NoReturn, Self, TypeVar, overload
 
@@ -298,8 +298,12 @@ def trial_key(
     return hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:16]
 
 
-def record_from_json(raw: object) -> TrialRecord:
+def record_from_json(raw: object, clean: Callable[[object], object] = redacted) -> TrialRecord:
     """Record out of decoded JSON, servetune's own or another tool's, without its credentials.
+
+    Args:
+        raw: Decoded JSON.
+        clean: Function that removes credentials; `secret.redactor()` for many records.
 
     Raises:
         SchemaTooNew: A newer servetune wrote it.
@@ -311,7 +315,7 @@ def record_from_json(raw: object) -> TrialRecord:
     if isinstance(schema, int) and schema > SCHEMA:
         raise SchemaTooNew(schema, SCHEMA)
     try:
-        record = msgspec.convert(redacted(raw), TrialRecord, dec_hook=_object)
+        record = msgspec.convert(clean(raw), TrialRecord, dec_hook=_object)
     except msgspec.ValidationError as error:
         raise StoreError(f"not a trial record: {error}") from None
     if record.key:

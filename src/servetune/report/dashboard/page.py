@@ -11,7 +11,7 @@ import base64
 import hashlib
 import html
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cache
 from importlib import resources
 
@@ -31,6 +31,7 @@ from servetune.report.ranking import (
     varying,
 )
 from servetune.report.tables import recommendation_text, simulated_notice
+from servetune.search import Recommendation
 from servetune.store.schema import TrialRecord
 
 #: Script files in the order of their dependencies.
@@ -58,6 +59,7 @@ def dashboard_html(
     title: str,
     comparison: Sequence[TrialRecord] | None = None,
     timeline: JsonObject | None = None,
+    chosen: Mapping[str, Recommendation] | None = None,
 ) -> str:
     """Dashboard as HTML; equal arguments give equal pages.
 
@@ -67,8 +69,18 @@ def dashboard_html(
         title: Window title, and page title where the records name no model.
         comparison: Measured records to compare with the run's.
         timeline: Request timeline of a single trial, from `timeline_of`.
+        chosen: Picks of the run, where they have been made.
     """
-    data = page_data(records, constraints, title=title, comparison=comparison, timeline=timeline)
+    chosen = picks(records, constraints) if chosen is None else chosen
+    data = page_data(
+        records,
+        constraints,
+        title=title,
+        comparison=comparison,
+        timeline=timeline,
+        chosen=chosen,
+    )
+    keys = {trial["key"] for trial in data["trials"]}
     style, script = _text("dashboard.css"), _script()
     return _joined(
         _text("dashboard.html"),
@@ -76,7 +88,7 @@ def dashboard_html(
             "csp": _POLICY.format(script=_digest(script), style=_digest(style)),
             "title": html.escape(f"{title} · servetune"),
             "style": style,
-            "static": static_html(records, constraints, title=title),
+            "static": static_html(records, constraints, title=title, keys=keys, chosen=chosen),
             "data": _embedded(data),
             "script": script,
         },
@@ -138,14 +150,21 @@ _COLUMNS = (
 
 
 def static_html(
-    records: Sequence[TrialRecord], constraints: tuple[Constraint, ...], *, title: str
+    records: Sequence[TrialRecord],
+    constraints: tuple[Constraint, ...],
+    *,
+    title: str,
+    keys: Set[str],
+    chosen: Mapping[str, Recommendation],
 ) -> str:
-    """Heading, picks with their reasons, and all trials, as escaped HTML."""
+    """Heading, picks with their reasons, and the trials with `keys`, as escaped HTML."""
     if not records:
         return f'<div class="static"><h1>{html.escape(title)}</h1><p>No trials yet.</p></div>'
     names = varying(records)
-    reasons = (recommendation_text(pick) for pick in picks(records, constraints).values())
+    reasons = (recommendation_text(pick) for pick in chosen.values())
     failing = any_failed(records)
+    shown_records = [record for record in records if record.key in keys]
+    left_out = len(records) - len(shown_records)
     heads = [
         "Configuration",
         *(_head(name, statistic) for name, statistic in _COLUMNS),
@@ -162,7 +181,7 @@ def static_html(
             *([failed_text(record)] if failing else []),
             _constraint_text(record, constraints),
         ]
-        for record in ranked(records, constraints)
+        for record in ranked(shown_records, constraints)
     ]
     rows += [
         [
@@ -170,7 +189,7 @@ def static_html(
             *["–"] * (len(_COLUMNS) + failing),
             f"failed: {record.failure.reason}" if record.failure else "failed",
         ]
-        for record in records
+        for record in shown_records
         if record.status == "failed"
     ]
     return "\n".join(
@@ -179,6 +198,7 @@ def static_html(
             f"<h1>{html.escape(title)}</h1>",
             f"<p><strong>{html.escape(simulated_notice(records))}</strong></p>",
             *(f"<pre>{html.escape(text)}</pre>" for text in reasons),
+            *([f"<p>{left_out:,} further trials are in the summary.</p>"] if left_out else []),
             "<table><thead>",
             _row("th", heads),
             "</thead><tbody>",

@@ -14,11 +14,12 @@ const failedTag = (trial) => (failedMark(trial) ? make('span', { class: 'tag fai
 function drawHeader() {
   const { header } = DATA;
   const title = header.model || DATA.title;
+  const leftOut = header.trial_count - TRIALS.length;
   byId('title').textContent = title;
   const price = header.price ? `$${header.price} per hour${header.price_source ? ` (${header.price_source})` : ''}` : null;
   const facts = [['Machine', header.machine], [header.instance ? 'Instance' : 'Price', [header.instance, price].filter(Boolean).join(', ')],
     ['Engine', header.engine], ['Workload', header.workload], [header.simulated_count === header.trial_count ? 'Simulated' : 'Measured', header.date],
-    ['Trials', `${header.trial_count}${header.failed_count ? `, ${header.failed_count} failed` : ''}`]];
+    ['Trials', `${header.trial_count.toLocaleString('en-US')}${header.failed_count ? `, ${header.failed_count.toLocaleString('en-US')} failed` : ''}${leftOut ? `; ${TRIALS.length.toLocaleString('en-US')} on this page` : ''}`]];
   byId('facts').replaceChildren(...facts.filter(([, value]) => value)
     .map(([name, value]) => make('div', {}, make('dt', {}, name), make('dd', {}, value))));
   if (header.simulated_count) {
@@ -31,6 +32,7 @@ function drawHeader() {
   }
   byId('footer').replaceChildren(
     make('p', {}, 'TTFT: time to first token. ITL: gap between tokens, over all gaps. TPOT: time per output token after the first, one value per request. E2E: from when a request was due (in other tools’ journals: sent) to its last token. Latencies are over answered requests.'),
+    ...(leftOut ? [make('p', { id: 'left-out' }, `This page holds ${TRIALS.length.toLocaleString('en-US')} of ${header.trial_count.toLocaleString('en-US')} trials: the picks of all, the Pareto front, the best, an even sample of the others and of those that failed. Counts, charts, the table and choices under other constraints are of these; the summary beside the page holds all.`)] : []),
     make('p', {}, `Made by servetune ${DATA.servetune} from the journal alone. This page loads nothing and sends nothing.`));
 }
 
