@@ -22,6 +22,7 @@ from typing import Any
 
 __all__ = [
     "REDACTED",
+    "beginning",
     "hide",
     "is_secret",
     "is_secret_name",
@@ -165,6 +166,8 @@ _LOGIN = re.compile(r"((?:^|\s)(?:-u|--user)[ =]?['\"]?[A-Za-z][^\s:'\"]*:)([^\s
 #: Characters of a value that are enough of it to be removed from what is shown.
 _LEAST_KEPT = 12
 _LEAST_HIDDEN = 8
+#: Characters behind a cut that are searched for the end of a credential.
+_SEARCHED = 1500
 _UNRESERVED = frozenset(string.ascii_letters + string.digits + "-._~")
 
 _hidden: set[str] = set()
@@ -213,6 +216,17 @@ def redacted_text(text: str) -> str:
         'X-Api-Key: $TENANT_KEY'
     """
     return _redacted_text(text, _values_in_use())
+
+
+def beginning(text: str, most: int) -> str:
+    """First characters of a text; half a credential would be recognised no longer, so they are
+    taken out before it is cut.
+
+    Example:
+        >>> beginning("HF_TOKEN=tiger-woods-2000 serve", 24)
+        'HF_TOKEN=[redacted] serv'
+    """
+    return redacted_text(text[: most + _SEARCHED])[:most]
 
 
 def redacted(value: object) -> Any:

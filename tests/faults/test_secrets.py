@@ -3,9 +3,10 @@
 import json
 
 import pytest
-from planted import PLAIN, SECRET, SPELLINGS
+from planted import FORMATS, PLAIN, SECRET, SPELLINGS, leaks
 
-from servetune.secret import REDACTED, hide, redacted, redacted_text
+from servetune.secret import REDACTED, beginning, hide, redacted, redacted_text
+from servetune.traffic.answer import excerpt
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
@@ -26,6 +27,14 @@ def test_a_credential_is_taken_out_whatever_signs_it_has(secret):
     passed = [spelling.replace("¤", secret) for spelling in SPELLINGS]
     shown = {text: redacted_text(text) for text in passed if "https://" not in text}
     assert [text for text, left in shown.items() if secret[4:-1] in left] == []
+
+
+@pytest.mark.parametrize("most", range(1, 60))
+def test_no_cut_leaves_a_half_of_a_credential(most):
+    text = f"it failed with {FORMATS[0]} and HF_TOKEN={SECRET}-of-many-signs; see the log"
+    assert leaks(beginning(text, most)) == []
+    assert len(beginning(text, most)) <= most
+    assert leaks(excerpt("x" * (250 + most // 2) + " " + text)) == []
 
 
 @pytest.mark.parametrize("text", PLAIN)

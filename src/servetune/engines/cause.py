@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from servetune.bundled import bundled
-from servetune.secret import redacted_text
+from servetune.secret import beginning
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -115,5 +115,5 @@ def _last_line(lines: Sequence[str]) -> str:
 
 
 def _shortened(line: str, *, most: int = 240) -> str:
-    line = redacted_text(line.rstrip(". "))  # a credential cut in two is recognised no longer
-    return line if len(line) <= most else line[: most - 1] + "…"
+    line = line.rstrip(". ")
+    return line if len(line) <= most else beginning(line, most - 1) + "…"

@@ -14,7 +14,7 @@ import msgspec
 from servetune import __version__
 from servetune.errors import InputError, LoadError, ServerRefused
 from servetune.probe import ConnectError, Server, TooLarge, ask
-from servetune.secret import hide, redacted_text, without
+from servetune.secret import beginning, hide, without
 from servetune.traffic.connection import Address
 from servetune.traffic.sigv4 import Signing
 
@@ -230,7 +230,7 @@ def fetch_blocking(
         raise ServerRefused(
             f"{method} {where} was answered with status {reply.status}",
             status=reply.status,
-            body=redacted_text(reply.text[:2000])[:300],
+            body=beginning(reply.text, 300),
         )
     return reply.text
 

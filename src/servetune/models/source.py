@@ -32,6 +32,7 @@ from servetune.models.config_keys import Config
 from servetune.models.hf_config import shape_from_config
 from servetune.models.quantization import quantization_named
 from servetune.models.shape import NetworkShape
+from servetune.secret import beginning
 
 _HUB_TIMEOUT_S = 10.0
 
@@ -294,7 +295,7 @@ def _from_hub(model: str) -> Config:
         # Errors of the hub client, of requests, of httpx and of the operating system all
         # mean the same to the user: the hub could not be queried.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise _unknown(model, f"the hub answered: {reason[:160]}; ") from error
+        raise _unknown(model, f"the hub answered: {beginning(reason, 160)}; ") from error
     return _read_folder(path.parent)
 
 

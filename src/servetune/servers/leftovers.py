@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from servetune.secret import beginning
 from servetune.servers import watchdog
 from servetune.servers.ports import listening_ports
 
@@ -42,7 +43,7 @@ class Leftover(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         where = f" on port {', '.join(map(str, self.ports))}" if self.ports else ""
-        return f"process {self.pid}{where} ({self.command[:120]})"
+        return f"process {self.pid}{where} ({beginning(self.command, 120)})"
 
 
 def marks_of(log_path: Path) -> dict[str, str]:

@@ -12,6 +12,7 @@ from types import ModuleType
 
 import msgspec
 
+from servetune.secret import beginning
 from servetune.servers.gpus import installed_nvml
 from servetune.servers.ports import listening_pids
 
@@ -143,4 +144,4 @@ def _command(pid: int) -> str:
         raw = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return "gone"
-    return raw.replace(b"\0", b" ").decode(errors="replace").strip()[:80]
+    return beginning(raw.replace(b"\0", b" ").decode(errors="replace").strip(), 80)

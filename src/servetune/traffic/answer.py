@@ -24,11 +24,10 @@ from typing import Any
 
 import msgspec
 
-from servetune.secret import redacted_text
+from servetune.secret import beginning
 from servetune.traffic.sse import DONE, LONGEST_EVENT_BYTES, Events
 
 EXCERPT_CHARACTERS = 300
-SEARCHED_CHARACTERS = 2000
 KEPT_BYTES = 64 * 1024
 """Bytes kept of an error's body; a whole answer that is not streamed is kept whole."""
 
@@ -725,11 +724,9 @@ def _plain_words(body: bytes) -> bytes | str:
 
 
 def excerpt(words: bytes | str) -> str:
-    """Text on one line, cut to what a record keeps; a credential is taken out before it is cut
-    where it could be recognised no longer.
-    """
+    """Text on one line, cut to what a record keeps."""
     text = words if isinstance(words, str) else words.decode("utf-8", "replace")
     line = " ".join(text.split())
     if len(line) <= EXCERPT_CHARACTERS:
         return line
-    return redacted_text(line[:SEARCHED_CHARACTERS])[: EXCERPT_CHARACTERS - 1] + "…"
+    return beginning(line, EXCERPT_CHARACTERS - 1) + "…"

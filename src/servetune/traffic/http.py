@@ -12,6 +12,8 @@ from bisect import bisect_left
 from itertools import accumulate, repeat
 from typing import Protocol
 
+from servetune.secret import beginning
+
 LARGEST_HEAD_BYTES = 65_536
 LONGEST_LINE_BYTES = 4096
 """Most bytes of a chunk's length and its extensions."""
@@ -104,7 +106,7 @@ def read_head(data: bytes) -> Head | None:
     for line in lines[1:]:
         name, colon, value = line.partition(b":")
         if not colon or not name or name != name.strip():
-            raise Malformed(f"no header: {line[:80]!r}")
+            raise Malformed(f"no header: {_shown(line)}")
         _note(head, name.lower(), value.strip())
     if head.status in {204, 304}:
         head.chunked, head.length = False, 0
@@ -119,7 +121,7 @@ def _note(head: Head, name: bytes, value: bytes) -> None:
     elif name == b"content-length":
         known = value.isdigit() and len(value) <= MOST_LENGTH_DIGITS
         if not known or head.length not in {None, int(value)}:
-            raise Malformed(f"no length: {value[:80]!r}")
+            raise Malformed(f"no length: {_shown(value)}")
         head.length = int(value)
     elif name == b"x-amzn-errortype":
         head.error_name = value.decode("latin-1")
@@ -128,8 +130,13 @@ def _note(head: Head, name: bytes, value: bytes) -> None:
         head.keep_alive = (head.keep_alive or b"keep-alive" in words) and b"close" not in words
 
 
+def _shown(data: bytes, *, most: int = 80) -> str:
+    """First bytes of what came, as Python writes them."""
+    return repr(beginning(data[:LARGEST_HEAD_BYTES].decode("latin-1"), most).encode("latin-1"))
+
+
 def _first_line(data: bytes) -> str:
-    return f"it begins with {data[:60]!r}"
+    return f"it begins with {_shown(data, most=60)}"
 
 
 class Body(Protocol):
@@ -335,7 +342,7 @@ def _lacking(left: bytes) -> int:
 
 
 def _no_length(line: bytes) -> str:
-    return f"no length of a chunk: {line[:80]!r}"
+    return f"no length of a chunk: {_shown(line)}"
 
 
 def _whole_length(size: bytes, chunk: bytes) -> int:
