@@ -103,13 +103,16 @@ _HINT = re.compile(r"(?i)key|token|secret|pass|pwd|credential|auth|cookie|bearer
 # what stands between a name and its value
 
 _QUOTE = r"(?:\\{0,6}[\"'`]|&quot;|&\#0?39;|&\#x27;)"
-_COLOUR = r"(?:\x1b\[[0-9;]{0,12}m)*"
+_COLOUR = r"(?:[\x1b ]?\[[0-9;]{0,12}m)*"
+_TYPE = r"(?:str|Optional\[str\]|str[ ]?\|[ ]?None)"
 _ASSIGNED = re.compile(
-    rf"{_COLOUR}{_QUOTE}?\]?[ \t]*{_COLOUR}(?:=>|:=|->|=|:(?!//)|%3[dDaA]|[|│]|\\t)[ \t]*"
-    rf"{_COLOUR}(?:\n[ \t]+)?"
+    rf"{_COLOUR}{_QUOTE}?\]?[ \t]*{_COLOUR}"
+    rf"(?::[ \t]*{_TYPE}[ \t]*=|=>|:=|->|[?+]?=|:(?!//)|%3[dDaA]|[|│]|\\t)[ \t]*"
+    rf"{_COLOUR}(?:\n(?:[ \t]+-?|-)[ \t]*)?"
 )
 _NAMES = re.compile(
-    r"(-{2,9}|(?<![A-Za-z0-9_])-|(?<![A-Za-z0-9_-]))([A-Za-z_][A-Za-z0-9_]{0,63}(?:-[A-Za-z0-9_]{1,63}){0,8})"
+    r"(-{2,9}|(?<![A-Za-z0-9_])-|(?<![A-Za-z0-9_-])|(?<=[0-9\[;]m))"  # `m` ends a colour
+    r"([A-Za-z_][A-Za-z0-9_]{0,63}(?:-[A-Za-z0-9_]{1,63}){0,8})"
 )
 #: `('HF_TOKEN', 'X')`, and `"name": "HF_TOKEN", "value": "X"` in JSON and YAML.
 _PAIRED = re.compile(
@@ -117,7 +120,10 @@ _PAIRED = re.compile(
 )
 _OPENED = re.compile(rf"[\[(]\s{{0,9}}[bru]?{_QUOTE}\Z")
 _MEMBER = re.compile(rf"{_QUOTE}?,?\s{{1,40}}{_QUOTE}?value{_QUOTE}?[ \t]*[:=][ \t]*")
-_SPACED = re.compile(r"[ \t]+(?![\[-])|%20")
+_SPACED = re.compile(r"[ \t]+(?![\[-])(?:\\\n[ \t]*)?|%20")
+_NEAR = re.compile(
+    r"[^A-Za-z0-9]{1,8}(?:[A-Za-z]{1,10}[^A-Za-z0-9]{1,6}){0,3}?([\w+=-]{12,200})(?!/)"
+)
 _TAGGED = re.compile(r">")
 
 # values
@@ -194,7 +200,7 @@ def is_secret_name(name: str) -> bool:
     """
     if not _HINT.search(name):
         return False
-    name = name.replace("-", "_").strip("_")
+    name = re.sub(r"[-_]+", "_", name).strip("_")
     if name.isupper() and (found := _VARIABLE.search(name)):
         return not _NO_CREDENTIAL.fullmatch(found[1])
     return _NAME.search(_HUMP.sub("_", name).lower()) is not None
@@ -327,7 +333,7 @@ def _without_named_values(text: str) -> str:
     for name in _NAMES.finditer(text):
         if name.start() < at or not (is_secret_name(name[2]) or name[0] in ("-token", "--token")):
             continue
-        if found := _value_after(text, name):
+        if found := _value_after(text, name) or _value_near(text, name):
             begin, end, shown = found
             pieces += [text[at:begin], shown]
             at = end
@@ -350,6 +356,12 @@ def _value_after(text: str, name: re.Match[str]) -> tuple[int, int, str] | None:
     if name[2].lower().endswith(_HEADERS) and (more := _PARAMETERS.match(text, end)):
         end = more.end()
     return begin, end, REDACTED
+
+
+def _value_near(text: str, name: re.Match[str]) -> tuple[int, int, str] | None:
+    """A word of chance within a few words of the name: `HF_TOKEN was set to X`."""
+    found = _NEAR.match(text, name.end())
+    return (*found.span(1), REDACTED) if found and _is_chance(found[1]) else None
 
 
 def _of_shell(text: str, name: re.Match[str], at: int) -> re.Match[str] | None:

@@ -6,6 +6,11 @@ SECRET = "Tiger7woods9Xq"
 #: Texts in which a credential stands; `¤` is to be replaced by it.
 SPELLINGS = r"""
 --api-key ¤
+HF_TOKEN?=¤
+api_key: str = '¤'
+api_key: Optional[str] = ¤
+OPENAI__API__KEY=¤
+[1mHF_TOKEN[0m=[31m¤
 serve--api-key ¤
 ---api_key=¤
 docker run -eHF_TOKEN=¤ x
@@ -154,10 +159,8 @@ api_key => ¤
 api_key->¤
 api_key := ¤
 api_key\t¤
-api_key ¤
 API key: ¤
 Incorrect API key provided: ¤
-invalid token ¤
 invalid api key "¤"
 token=¤
 token: ¤
@@ -167,9 +170,19 @@ auth=¤
 bearer ¤
 Bearer ¤
 Bearer: ¤
-machine host login u password ¤
 _authToken=¤
 //registry/:_authToken=¤
+""".strip().splitlines()
+
+#: Texts in which only the look of the word tells that it is a credential.
+PROSE = """
+HF_TOKEN was set to ¤
+HF_TOKEN(¤)
+set HF_TOKEN ¤
+setenv HF_TOKEN ¤
+api_key ¤
+invalid token ¤
+machine host login u password ¤
 """.strip().splitlines()
 
 #: Texts without a credential.
@@ -214,6 +227,8 @@ api_key=$SERVER_KEY
 X-Api-Key: $TENANT_KEY
 Authorization: Bearer $TENANT_KEY
 export HF_TOKEN=... before the run
+HF_TOKEN is not set, so Qwen/Qwen3-4B-Instruct-2507 is not read
+HF_TOKEN is not set for http://localhost:8000/v1/models/Qwen3-4B
 HF_TOKEN is not set
 the value of X-Api-Key is a secret, which commands would show
 the value of --server-env HF_TOKEN is a secret
@@ -270,7 +285,7 @@ ENVIRONMENT = {
 
 def texts() -> list[str]:
     """Each spelling with a credential, and each format alone and in a sentence."""
-    spelt = [spelling.replace("¤", SECRET) for spelling in SPELLINGS]
+    spelt = [spelling.replace("¤", SECRET) for spelling in SPELLINGS + PROSE]
     return spelt + [f"loaded with {token} in 3 s" for token in FORMATS] + list(FORMATS)
 
 

@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from planted import FORMATS, PLAIN, SECRET, SPELLINGS, leaks
+from planted import FORMATS, PLAIN, PROSE, SECRET, SPELLINGS, leaks
 
 from servetune.secret import REDACTED, beginning, hide, redacted, redacted_text
 from servetune.traffic.answer import excerpt
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("spelling", SPELLINGS + PROSE)
 def test_a_credential_is_taken_out_however_it_is_spelt(spelling):
     text = spelling.replace("¤", SECRET)
     assert SECRET not in redacted_text(text)

@@ -20,6 +20,7 @@ from servetune.loadgen import sampler as sampler_module
 from servetune.loadgen import sampling
 from servetune.loadgen.sampler import Sampler
 from servetune.loadgen.target import Target
+from servetune.secret import REDACTED
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "metrics"
 
@@ -265,6 +266,14 @@ def test_dcgm_speaks_for_cards_elsewhere():
     assert two.values["power_w"][0] == 120.0  # the card's, told twice
     assert side.totals.energy_j == pytest.approx(1000.0)
     assert side.totals.max_power_w == pytest.approx(820.0)
+
+
+def test_a_card_that_is_called_by_a_credential_has_another_name_here():
+    page = Page(golden("dcgm-4").replace("GPU-aaaa", "hf_" + "a1B2" * 8))
+    with serving(page) as url, Sampler([], every_s=600, dcgm_url=f"{url}/metrics") as sampler:
+        assert sampler.wait_ready()
+        sources = [each.source for each in of_kind(sampler.stop(), "gpu")]
+    assert sorted(sources) == ["GPU-bbbb", REDACTED]
 
 
 def test_a_process_tree_is_watched_without_those_of_others():

@@ -26,6 +26,7 @@ from servetune.errors import InputError, LoadError
 from servetune.json_value import JsonObject
 from servetune.loadgen.server_side import Series, ServerMetrics, ServerSide, totals_of
 from servetune.loadgen.target import Target
+from servetune.secret import redacted_text
 from servetune.units import MIB
 
 _SCRAPE_TIMEOUT_S = 5.0
@@ -217,7 +218,18 @@ class Sampler:
             for target, scrape in zip(self._targets, collected.scrapes, strict=False)
         ]
         cards = _dcgm_series(collected.scrapes[-1]) if self._dcgm else _card_series(collected)
-        return [*engines, *cards, *_machine_series(collected.machine)]
+        series = [*engines, *cards, *_machine_series(collected.machine)]
+        return list(map(_without_secrets, series))
+
+
+def _without_secrets(series: Series) -> Series:
+    """Series whose names, which a server's labels and errors have given, hold no credential."""
+    return msgspec.structs.replace(
+        series,
+        source=redacted_text(series.source),
+        label=redacted_text(series.label),
+        problem=redacted_text(series.problem),
+    )
 
 
 def _is_here(host: str) -> bool:
