@@ -35,13 +35,13 @@ def started(command, words, **options):
             server.kill()
 
 
-def benched(folder, kind):
+def benched(folder, kind, model=("--model", "tiny")):
     flood = [sys.executable, SERVERS / "flood.py", "--port", "0", "--kind", kind]
     with started(flood, "listening", stdout=subprocess.PIPE) as (_, port):
         load = ["--requests", "8", "--concurrency", "4", "--timeout", "20"]
         size = ["--input-tokens", "16", "--output-tokens", "1"]
         url = f"http://127.0.0.1:{port}"
-        words = [*SERVETUNE, "bench", url, "--model", "tiny", *load, *size]
+        words = [*SERVETUNE, "bench", url, *model, *load, *size]
         return subprocess.run(
             [sys.executable, "-c", WITH_ITS_MEMORY, *words],
             check=False,
@@ -60,6 +60,7 @@ def benched(folder, kind):
         ("head", "malformed: not HTTP: a head without end"),
         ("interim", "malformed: not HTTP: interim answers without end"),
         ("error", "HTTP 500"),
+        ("tokens", "malformed: the server counts 0 and 2147483647 tokens"),
         ("html", "malformed: asked for a stream, was sent text/html"),
     ],
 )
@@ -71,11 +72,18 @@ def test_answers_without_end_are_failed_requests(tmp_path, kind, words):
     assert int(done.stdout.rpartition("PEAK ")[2]) < MEMORY_LIMIT_BYTES
 
 
-@pytest.mark.parametrize("kind", ["models", "metrics"])
-def test_a_model_list_or_metrics_without_end_cost_no_run(tmp_path, kind):
+@pytest.mark.parametrize("kind", ["models", "metrics", "deep", "infinite"])
+def test_a_model_list_or_metrics_that_cannot_be_read_cost_no_run(tmp_path, kind):
     done = benched(tmp_path, kind)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.rpartition("PEAK ")[2]) < MEMORY_LIMIT_BYTES
+
+
+def test_a_model_list_too_deep_to_be_read_is_an_error(tmp_path):
+    done = benched(tmp_path, "deep", model=())
+    assert done.returncode == 3
+    assert "the server's list of models cannot be read" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"

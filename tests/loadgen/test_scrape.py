@@ -3,7 +3,13 @@ import time
 import pytest
 
 from servetune.errors import LoadError, ServerRefused
-from servetune.loadgen.sampler import parse_metrics, parse_models, server_metrics
+from servetune.loadgen.sampler import (
+    models_are_simulated,
+    parse_metrics,
+    parse_models,
+    parse_speed,
+    server_metrics,
+)
 from servetune.loadgen.target import Target, fetch, fetch_blocking
 from servetune.testing import Behaviour, running_server
 
@@ -28,7 +34,7 @@ def test_samples_are_read_with_their_labels():
     assert samples['vllm:num_requests_running{engine="1",model_name="tiny"}'] == 4.0
     assert samples['vllm:num_requests_waiting{engine="0",model_name="a } b \\" c"}'] == 2.0
     assert samples['vllm:prefix_cache_queries_total{engine="0"}'] == 100.0
-    assert len(samples) == 9
+    assert len(samples) == 8  # what is not a number is no sample
 
 
 def test_a_run_is_the_difference_of_counters_and_the_peak_of_gauges():
@@ -82,3 +88,32 @@ def test_a_list_of_models_that_cannot_be_read_is_reported():
 def test_fetching_needs_no_event_loop_of_the_callers():
     with pytest.raises(LoadError, match="cannot connect"):
         fetch_blocking(Target(base_url="http://127.0.0.1:1", model="x"), "/metrics")
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "1e25", "-1e300", "9" * 400])
+def test_samples_that_are_no_quantity_are_passed_over(value):
+    page = VLLM.replace("} 3.0", f"}} {value}").replace("} 1e1", f"}} {value}")
+    before, after = parse_metrics(VLLM), parse_metrics(page)
+    assert set(before) - set(after) == {
+        'vllm:num_requests_running{engine="0",model_name="tiny"}',
+        'vllm:prefix_cache_hits_total{engine="0"}',
+    }
+    assert server_metrics(before, after).max_running_count == 7
+
+
+DEEP = ["[" * 100_000, '{"data":[],"x":' + "[" * 100_000, '{"a":' * 50_000 + "1" + "}" * 50_000]
+
+
+@pytest.mark.parametrize(
+    "text", [*DEEP, "null", '{"data":5}', '{"data":[{"id":"' + "x" * 2000 + '"}]}']
+)
+def test_a_list_of_models_that_cannot_be_is_an_error_in_few_words(text):
+    with pytest.raises(LoadError) as caught:
+        parse_models(text)
+    assert len(caught.value.message) < 300
+    assert not models_are_simulated("[" * 100_000)
+
+
+@pytest.mark.parametrize("speed", ["0", "-1", "1e999", '"x"', "[" * 100_000])
+def test_a_speed_that_cannot_be_is_none(speed):
+    assert parse_speed(f'{{"speed":{speed}}}') == 1.0

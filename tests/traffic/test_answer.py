@@ -258,6 +258,15 @@ class TestNeverRaises:
         broken = read(part, part, outcome="disconnected", detail="lost")
         assert (broken.outcome, broken.detail) == ("disconnected", "lost")
 
+    @pytest.mark.parametrize(("most", "outcome"), [(100, "malformed"), (101, "ok")])
+    def test_more_tokens_than_a_request_can_have_are_not_believed(self, most, outcome):
+        answer = ANSWERS["completions"]()
+        answer.most_tokens = most
+        answer.head(200, "text/event-stream")
+        part = b'data: {"choices":[{"text":"a"}],"usage":{"completion_tokens":101}}\n\n'
+        answer.take([part, DONE], [1.0, 2.0])
+        assert answer.settle("ok", 200, "", 2.0)[0] == outcome
+
     @pytest.mark.parametrize("api", ANSWERS)
     @pytest.mark.parametrize("streamed", [True, False])
     def test_json_a_thousand_deep_is_malformed(self, api, streamed):

@@ -111,6 +111,16 @@ def test_metrics_tell_a_few():
 
 
 @pytest.mark.parametrize(
+    "answer",
+    ["[" * 100_000, '{"data":[5]}', '{"data":"abc"}', '{"data":{"a":1}}', '{"tp_size":[1]}', "null",
+     '{"data":[{"max_model_len":1e308}]}', 'vllm:cache_config_info{block_size="inf"} 1'],
+)  # fmt: skip
+def test_reports_without_sense_tell_nothing(monkeypatch, answer):
+    monkeypatch.setattr(read_back, "fetch_blocking", lambda *_, **__: answer)
+    assert read_server(Target(base_url="http://x", model="x")) is None
+
+
+@pytest.mark.parametrize(
     ("path", "answer", "wanted"),
     [
         (

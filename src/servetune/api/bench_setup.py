@@ -19,6 +19,7 @@ from servetune.loadgen import (
     DEFAULT_GRACE_S,
     LoadSettings,
     Target,
+    decoded,
     fetch_blocking,
     otlp_endpoint,
     parse_models,
@@ -172,8 +173,8 @@ def _model_of(target: Target, api: str) -> str:
     """The name that a server knows its model by."""
     try:
         if route := APIS[api].model_route:
-            with contextlib.suppress(msgspec.MsgspecError, LoadError):
-                info = msgspec.json.decode(fetch_blocking(target, route), type=dict)
+            with contextlib.suppress(LoadError):
+                info = decoded(fetch_blocking(target, route), dict)
                 return str(info.get("model_id") or info.get("model_path") or "")
         names = parse_models(fetch_blocking(target, "/v1/models"))
     except LoadError as error:
@@ -198,9 +199,9 @@ def _require_context(target: Target, api: str, workload: Workload) -> None:
     """Refuse requests that are longer than the server says it takes, where it says so."""
     if APIS[api].model_route:
         return
-    with contextlib.suppress(msgspec.MsgspecError, LoadError):
+    with contextlib.suppress(LoadError):
         text = fetch_blocking(target, "/v1/models", timeout_s=MODELS_TIMEOUT_S)
-        served = {each.id: each for each in msgspec.json.decode(text, type=_AllServed).data}
+        served = {each.id: each for each in decoded(text, _AllServed).data}
         most = served[target.model].max_model_len if target.model in served else None
         longest = workload.longest_tokens()
         if most is not None and longest > most:

@@ -15,7 +15,7 @@ from servetune.loadgen.run import (
 from servetune.loadgen.sagemaker import invocation_account
 from servetune.loadgen.sampler import models_are_simulated, parse_metrics, parse_models, parse_speed
 from servetune.loadgen.sender_pool import SenderSource
-from servetune.loadgen.target import Target, fetch_blocking
+from servetune.loadgen.target import Target, decoded, fetch_blocking
 
 __all__ = [
     "DEFAULT_GRACE_S",
@@ -27,6 +27,7 @@ __all__ = [
     "Progress",
     "SenderSource",
     "Target",
+    "decoded",
     "export_spans",
     "fetch_blocking",
     "invocation_account",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import math
 import os
 import re
 import select
@@ -25,7 +26,7 @@ from servetune.engines.metrics import COUNTERS, GAUGES, Samples, read_engine, sc
 from servetune.errors import InputError, LoadError
 from servetune.json_value import JsonObject
 from servetune.loadgen.server_side import Series, ServerMetrics, ServerSide, totals_of
-from servetune.loadgen.target import Target
+from servetune.loadgen.target import Target, decoded
 from servetune.secret import redacted_text
 from servetune.units import MIB
 
@@ -374,6 +375,8 @@ def _label(labels: str, name: str) -> str:
     return ""
 
 
+LARGEST_SAMPLE = 1e24
+
 _LINE = re.compile(
     r"""(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)
         (?P<labels>\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?
@@ -384,6 +387,8 @@ _LINE = re.compile(
 
 def parse_metrics(text: str) -> dict[str, float]:
     r"""Samples of Prometheus' text format; comments and lines of other formats are passed over.
+
+    So are values that are no quantity, NaN, infinity and beyond 10^24, which sums could not bear.
 
     Example:
         >>> parse_metrics('# TYPE a gauge\na{engine="0"} 2\nb 1e3 1700000000\n')
@@ -398,8 +403,12 @@ def parse_metrics(text: str) -> dict[str, float]:
             value = float(match["value"])
         except ValueError:
             continue
-        samples[match["name"] + (match["labels"] or "")] = value
+        if abs(value) <= LARGEST_SAMPLE:
+            samples[match["name"] + (match["labels"] or "")] = value
     return samples
+
+
+MOST_NAME_CHARACTERS = 1000
 
 
 class _Model(msgspec.Struct):
@@ -414,15 +423,18 @@ class _Models(msgspec.Struct):
 def parse_models(text: str) -> tuple[str, ...]:
     """Names of the models in an answer of `/v1/models`."""
     try:
-        return tuple(model.id for model in msgspec.json.decode(text, type=_Models).data)
-    except msgspec.MsgspecError as error:
-        raise LoadError(f"the server's list of models cannot be read: {error}") from error
+        names = tuple(model.id for model in decoded(text, _Models).data)
+    except LoadError as error:
+        raise LoadError(f"the server's list of models cannot be read: {error.__cause__}") from error
+    if any(len(name) > MOST_NAME_CHARACTERS for name in names):
+        raise LoadError(f"the server names a model in more than {MOST_NAME_CHARACTERS} characters")
+    return names
 
 
 def models_are_simulated(text: str) -> bool:
     """Whether an answer of `/v1/models` comes from servetune's simulated engine."""
-    with contextlib.suppress(msgspec.MsgspecError):
-        models = msgspec.json.decode(text, type=_Models).data
+    with contextlib.suppress(LoadError):
+        models = decoded(text, _Models).data
         return any(model.owned_by == "servetune-simulated" for model in models)
     return False
 
@@ -433,8 +445,10 @@ class _Version(msgspec.Struct):
 
 def parse_speed(text: str) -> float:
     """Engine's seconds per second, from an answer of `/version`; 1 where it has none."""
-    with contextlib.suppress(msgspec.MsgspecError):
-        return msgspec.json.decode(text, type=_Version).speed
+    with contextlib.suppress(LoadError):
+        speed = decoded(text, _Version).speed
+        if math.isfinite(speed) and speed > 0:
+            return speed
     return 1.0
 
 

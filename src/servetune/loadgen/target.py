@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import ssl
-from typing import Literal
+from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -172,6 +172,8 @@ class Origin(msgspec.Struct, frozen=True):
 
 Method = Literal["GET", "POST"]
 
+T = TypeVar("T")
+
 _JSON = {"Content-Type": "application/json"}
 
 
@@ -233,6 +235,18 @@ def fetch_blocking(
             body=beginning(reply.text, 300),
         )
     return reply.text
+
+
+def decoded(text: str, kind: type[T]) -> T:
+    """JSON that a server sent, as a type.
+
+    Raises:
+        LoadError: It is not JSON, not of this type, or too deep to be read.
+    """
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise LoadError(f"the server's answer cannot be read: {error}") from error
 
 
 def tls_context(target: Target) -> ssl.SSLContext:

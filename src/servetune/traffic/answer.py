@@ -38,7 +38,12 @@ MOST_PIECES = 1 << 20
 MOST_CHARACTERS = 64 << 20
 """Most pieces and characters of a stream, several times the longest answer of any model."""
 
-MOST_TOKENS = (1 << 31) - 1
+MOST_PROMPT_TOKENS = (1 << 31) - 1
+USUAL_TOKENS = 1 << 16
+"""Tokens that any answer may have, whatever its request asked for."""
+
+MOST_TIMES_REQUESTED = 64
+"""Most tokens of a longer answer, as a multiple of what was requested; each takes memory."""
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -53,6 +58,7 @@ class Answer:
         total_tokens: Output tokens by the server's count.
         texts: Text of the pieces, where it is kept.
         characters: Characters of text that came, reasoning and tool calls included.
+        most_tokens: Most output tokens that the server is believed to have sent.
     """
 
     __slots__ = (
@@ -68,6 +74,7 @@ class Answer:
         "_streamed",
         "characters",
         "counts",
+        "most_tokens",
         "prompt_tokens",
         "texts",
         "times_s",
@@ -86,6 +93,7 @@ class Answer:
         self._even = False
         self._accounted_tokens = 0
         self.characters = 0
+        self.most_tokens = MOST_PIECES
         self.times_s: list[float] = []
         self.counts: list[int] = []
         self.prompt_tokens: int | None = None
@@ -206,7 +214,8 @@ class Answer:
         """Outcome, status and detail, from the content and from how the exchange ended."""
         settled = self._settle(outcome, status, detail, end_s)
         counts = (self.prompt_tokens or 0, self.total_tokens or 0)
-        if min(counts) >= 0 and max(*counts, self._accounted_tokens) <= MOST_TOKENS:
+        most = max(counts[1], self._accounted_tokens)
+        if min(counts) >= 0 and counts[0] <= MOST_PROMPT_TOKENS and most <= self.most_tokens:
             return settled
         # Counts that no answer can have are ignored.
         self.prompt_tokens = self.total_tokens = None

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from servetune.traffic.answer import ANSWERS
+from servetune.traffic.answer import ANSWERS, MOST_TIMES_REQUESTED, USUAL_TOKENS
 from servetune.traffic.connection import Call, monotonic
 from servetune.traffic.messages import Heartbeat, RequestTrace, Setup, traceparent
 from servetune.traffic.reactor import Reactor
@@ -367,6 +367,9 @@ class LoadController:
         inner = self._answer(
             streamed=setup.streamed, keep_text=following >= 0 or index < setup.keep_text_below
         )
+        requested = self._requests.output_tokens(index)
+        if requested:
+            inner.most_tokens = max(USUAL_TOKENS, MOST_TIMES_REQUESTED * requested)
         answer = SageMakerAnswer(inner) if setup.sagemaker else inner
         return Call(
             index,
@@ -375,7 +378,7 @@ class LoadController:
             self._done,
             target=target,
             due_s=due_s,
-            output_tokens=self._requests.output_tokens(index),
+            output_tokens=requested,
             limit_s=setup.timeout_s,
         )
 

@@ -60,10 +60,8 @@ def read_server(target: Target) -> ReadBack | None:
     settings: Settings = {}
     with contextlib.suppress(LoadError):
         settings |= read_metrics(fetch_blocking(target, "/metrics"))
-    models = _json(target, "/v1/models")
-    if isinstance(models, dict) and models.get("data"):
-        length = models["data"][0].get("max_model_len")
-        if isinstance(length, int):
+    match _json(target, "/v1/models"):
+        case {"data": [{"max_model_len": int(length)}, *_]}:
             settings["max_model_len"] = length
     return ReadBack(settings=settings, source="/metrics and /v1/models") if settings else None
 
@@ -77,7 +75,7 @@ def read_metrics(text: str) -> Settings:
         for label, value in _LABEL.findall(found[1]) if report.metric and found else ():
             field = report.labels.get(label)
             if field is not None and value not in ("None", ""):
-                with contextlib.suppress(ValueError):
+                with contextlib.suppress(ValueError, OverflowError):
                     settings[field] = _typed(field, value)
     return settings
 
@@ -206,6 +204,6 @@ def _typed(field: str, text: str) -> Setting:
 
 
 def _json(target: Target, path: str) -> Any:
-    with contextlib.suppress(LoadError, ValueError):
+    with contextlib.suppress(LoadError, ValueError, RecursionError):
         return json.loads(fetch_blocking(target, path, timeout_s=5.0))
     return None

@@ -1,7 +1,8 @@
 """A server of the usual routes whose answers never end, but for the first completion.
 
 `--kind` says what has no end: `event`, `chunk`, `head`, `interim`, `error`, `html`,
-`models` (the list of models) or `metrics`.
+`models` (the list of models) or `metrics`. Others have an end and no sense: `infinite` (metrics),
+`deep` (a list of models), `tokens` (their number).
 """
 
 import argparse
@@ -15,6 +16,12 @@ STREAM = OK + b"Content-Type: text/event-stream\r\n\r\n"
 NOISE = b"x" * 100_000
 EVENT = b'data: {"choices":[{"text":" a","finish_reason":"length"}]}\n\ndata: [DONE]\n\n'
 GOOD = OK + b"Content-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(EVENT) + EVENT
+MANY = EVENT.replace(b'"}]}', b'"}],"usage":{"completion_tokens":2147483647}}')
+INFINITE = "".join(
+    f'vllm:{name}{{engine="0"}} +Inf\n'
+    for name in ("num_requests_running", "prompt_tokens_total", "generation_tokens_total")
+).encode()
+DEEP = b'{"data":[],"x":' + b"[" * 100_000
 LIST = b'{"object":"list","data":[{"id":"tiny","object":"model"}]}'
 FLOODS = {
     "event": (STREAM + b"data: ", NOISE),
@@ -59,10 +66,16 @@ def serve(connection, kind, answered):
             if head.startswith(b"POST") and not answered:
                 answered.append(path)
                 connection.sendall(GOOD)
-            elif head.startswith(b"POST") and kind in {"models", "metrics"}:
+            elif head.startswith(b"POST") and kind == "tokens":
+                connection.sendall(OK + b"Content-Length: %d\r\n\r\n%b" % (len(MANY), MANY))
+            elif head.startswith(b"POST") and kind not in FLOODS:
                 connection.sendall(GOOD)
             elif head.startswith(b"POST"):
                 pour(connection, *FLOODS[kind])
+            elif path.startswith(b"/metrics") and kind == "infinite":
+                connection.sendall(whole(INFINITE))
+            elif path.startswith(b"/v1/models") and kind == "deep":
+                connection.sendall(whole(DEEP))
             elif path.startswith(b"/metrics") and kind == "metrics":
                 line = b'vllm:num_requests_running{engine="0"} 1\n'
                 pour(connection, OK + b"\r\n", line * 2000)
