@@ -94,6 +94,9 @@ _NO_CREDENTIAL = re.compile(
     r"VALUE|QUERY|HEAD|FIELD|ROW|MATCH|HOT|BUCKET|OBJECT|PREFIX"
 )
 
+#: First words of a name that is a switch, such as `allow_credentials`.
+_SWITCH = re.compile(r"(?i)(?:allow|cors|enable|disable|require|has|is)_")
+
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 #: A word without which no name is that of a credential, in small letters.
@@ -201,6 +204,8 @@ def is_secret_name(name: str) -> bool:
     if not _HINT.search(name):
         return False
     name = re.sub(r"[-_]+", "_", name).strip("_")
+    if _SWITCH.match(name):
+        return False
     if name.isupper() and (found := _VARIABLE.search(name)):
         return not _NO_CREDENTIAL.fullmatch(found[1])
     return _NAME.search(_HUMP.sub("_", name).lower()) is not None

@@ -219,6 +219,9 @@ passed: 12, failed: 1
 passes=3
 compass=north
 bypass_cache: true
+--allow-credentials --cors-credentials
+allow_credentials=yes
+require_api_key: on
 allow_credentials=True
 api_key=None
 api_key: null

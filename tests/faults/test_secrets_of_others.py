@@ -71,6 +71,25 @@ def test_reports_and_recommendations_of_a_journal_show_no_secret(called, tmp_pat
     assert leaking(tmp_path, report, *done) == []
 
 
+@pytest.mark.parametrize(
+    "document",
+    [lambda records: {"test_results": records, "metadata": {"title": f"--api-key {SECRET}"}},
+     lambda records: records,
+     lambda records: records[0]],
+    ids=["summary", "list", "record"],
+)  # fmt: skip
+def test_a_summary_of_others_shows_no_secret_in_any_form(called, tmp_path, ours, document):
+    (tmp_path / "theirs.json").write_text(json.dumps(document(list(map(planted, ours)))))
+    done = [
+        called("report", "theirs.json", "--output-json", "r.json"),
+        called("recommend", "theirs.json", "--json"),
+        called("tune", *SIMULATED, "--output-json", "c.json", "--compare", "theirs.json"),
+    ]
+    assert [each.returncode for each in done] == [0, 0, 0], [each.stderr for each in done]
+    assert leaking(tmp_path, *done) == []
+    assert leaks(repr(st.read(tmp_path / "theirs.json"))) == []
+
+
 @pytest.mark.parametrize("target", ["command", "compose", "kubernetes", "kserve", "bentoml"])
 def test_a_bundle_shows_no_secret_of_the_trial_that_it_rests_on(called, tmp_path, ours, target):
     records = [planted(record) | {"simulated": False} for record in ours]
