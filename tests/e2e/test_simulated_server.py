@@ -123,6 +123,8 @@ def test_requests_that_fail_on_demand_are_counted_by_the_client(servetune, tmp_p
     done = tune(
         servetune,
         "--speed 20 --error-rate 0.2 --truncate-rate 0.2 --seed 3",
+        "--max-error-rate",
+        "1",
         client="max_concurrency=8;warmup_requests=6",
     )
     assert done.returncode == 0, done.stderr

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import json
+import random
 import re
 
+import msgspec
 import pytest
 
 from servetune.simserver.connection import Connection
@@ -203,3 +205,54 @@ async def test_who_asks_and_never_reads_is_answered_no_further(serving):
         one.writer.transport.pause_reading()
         sent = await sent_until_held_up(one, ask * 2000)
     assert sent < 20_000_000
+
+
+METHODS = [b"GET", b"POST", b"HEAD", b"CONNECT", b"PRI", b"OPTIONS", b"get"]
+PATHS = [b"/v1/completions", b"/tokenize", b"/metrics", b"/health", b"*", b"//", b"/%00", b"x:80"]
+HEADERS = [
+    *(b"Upgrade: h2c", b"Connection: Upgrade", b"Connection: close", b"Expect: 100-continue"),
+    *(b"Transfer-Encoding: gzip", b"Content-Length: 5", b"Authorization: \xff", b"No colon"),
+    *(b" folded", b"X: " + b"z" * 900, b"Content-Length: 99999999999999999999"),
+]  # fmt: skip
+
+
+def nonsense(draw):
+    """A request that is wrong in some ways, or in none."""
+    body = json.dumps({"prompt": [1] * 5, "max_tokens": draw.choice([2, -1, None])}).encode()
+    headers = [b"Content-Length: %d" % (len(body) + draw.choice([0, 0, 0, 1, -1]))]
+    if draw.random() < 0.3:
+        headers = [b"Transfer-Encoding: chunked"]
+        body = b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(body), body, draw.choice([b"", b"X: y\r\n"]))
+    headers += draw.choices(HEADERS, k=draw.randrange(3))
+    version = draw.choice([b"HTTP/1.1"] * 8 + [b"HTTP/1.0", b"HTTP/2.0", b""])
+    line = b" ".join((draw.choice(METHODS), draw.choice(PATHS), version))
+    raw = bytearray(b"\r\n".join((line, b"Host: x", *headers, b"", body)))
+    for _ in range(draw.choice([0, 0, 0, 3])):
+        raw[draw.randrange(len(raw))] = draw.randrange(256)
+    return bytes(raw[: draw.randrange(len(raw))] if draw.random() < 0.1 else raw)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_nonsense_of_all_kinds_leaves_nothing_behind(serving, seed):
+    draw, errors = random.Random(seed), []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    limits = msgspec.structs.replace(SMALL, connections=30, pipelined=4, held_bytes=100_000)
+    async with serving(limits=limits, speed=1000.0) as client:
+
+        async def asks():
+            for _ in range(20):
+                one = client()
+                try:
+                    await one.send_raw(*(nonsense(draw) for _ in range(draw.randrange(1, 6))))
+                    if draw.random() < 0.5:
+                        one.writer.write_eof()
+                        await one.rest()
+                except OSError:  # it was refused before all was sent
+                    continue
+                finally:
+                    one.close()
+
+        await asyncio.gather(*(asks() for _ in range(10)))
+        await asyncio.sleep(0.05)
+        assert (await client().ask("GET", "/health")).status == 200
+    assert errors == []
