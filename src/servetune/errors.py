@@ -30,6 +30,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 from servetune.secret import redacted_text
+from servetune.visible import visible
 
 __all__ = [
     "CannotRender",
@@ -68,14 +69,15 @@ class ExitStatus(IntEnum):
 class ServetuneError(Exception):
     """Base of the tree; `exit_code` is the exit status of the command line.
 
-    Messages and hints often repeat what a user or a server wrote; credentials are taken out.
+    Messages and hints often repeat what a user or a server wrote; credentials are taken out, and
+    control characters shown.
     """
 
     exit_code = ExitStatus.USAGE
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        self.message = redacted_text(message)
-        self.hint = redacted_text(hint)
+        self.message = visible(redacted_text(message))
+        self.hint = visible(redacted_text(hint))
         super().__init__(self.message)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from servetune.cli.terminal import plain_stream
 from servetune.loadgen import Progress
 from servetune.trials import Bench as PreparedLoad
 from servetune.units import format_seconds
@@ -67,7 +68,7 @@ class Live:
             from rich.live import Live as Display
 
             self._display = Display(
-                console=Console(stderr=True), transient=True, auto_refresh=False
+                console=Console(file=plain_stream(sys.stderr)), transient=True, auto_refresh=False
             )
             self._display.start()
         return self

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import io
 import logging
 import os
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 import click
 
 from servetune import __version__
+from servetune.cli.terminal import guard_streams
 from servetune.errors import ExitStatus, ServetuneError, UnknownName
 from servetune.secret import redacted_text
 
@@ -139,9 +139,7 @@ def main(command: click.Command = cli) -> None:
     """Run the command line, or one command as if it were all of it, and exit: 0 done,
     1 target missed, 2 usage or plan, 3 engine or server, 4 deploy, 130 interrupted.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal without our letters gets others
-            stream.reconfigure(errors="replace")
+    guard_streams()
     _print_notes()
     sys.excepthook = _print_traceback
     # Records are many small objects without cycles: a third of the time to read a long journal

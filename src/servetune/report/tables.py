@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO
 
@@ -11,6 +12,7 @@ import msgspec
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -39,6 +41,7 @@ from servetune.report.summary import simulated_share, simulated_speed
 from servetune.search import Recommendation, failed_requests
 from servetune.store.schema import TrialRecord
 from servetune.units import MS_PER_S
+from servetune.visible import visible
 
 #: Width where there is no terminal, enough for the widest table.
 _PLAIN_WIDTH = 160
@@ -55,6 +58,8 @@ def console(file: IO[str] | None = None) -> Console:
 
     `NO_COLOR` is honoured by rich.
     """
+    if file is None:  # tables escape what they show themselves, and have colours of their own
+        file = getattr(sys.stdout, "plain", sys.stdout)
     plain = _Console(file=file, highlight=False)
     if plain.is_terminal:
         return plain
@@ -69,7 +74,15 @@ def as_text(table: RenderableType) -> str:
 
 
 class _Console(Console):
-    """Console that raises on a closed pipe instead of exiting."""
+    """Console that shows control characters, and raises on a closed pipe instead of exiting."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Segments of the renderable, without control characters of their own."""
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else visible(segment.text)
+            yield segment if text == segment.text else Segment(text, segment.style)
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError

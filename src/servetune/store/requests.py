@@ -19,6 +19,7 @@ from servetune.errors import StoreError
 from servetune.metrics import Record
 from servetune.metrics.record import Outcome
 from servetune.store.artifacts import write_pieces
+from servetune.visible import visible
 
 
 class RequestLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -213,7 +214,7 @@ def _csv_lines(records: Sequence[Record]) -> Iterator[str]:
     line = io.StringIO()
     writer = csv.writer(line, lineterminator="\n")
     for row in itertools.chain([_COLUMNS], map(_row, records)):
-        writer.writerow(row)
+        writer.writerow(map(_cell, row))
         yield line.getvalue()
         line.seek(0)
         line.truncate()
@@ -225,6 +226,18 @@ _COLUMNS = (
     "detail", "session", "turn", "target", "model",
     "text_characters",
 )  # fmt: skip
+
+
+#: First characters of what a spreadsheet reads as a formula.
+_FORMULA = tuple("=+-@\t\n")
+
+
+def _cell(value: Any) -> Any:
+    """Value of a CSV; text that a spreadsheet would read as a formula is led by an apostrophe."""
+    if isinstance(value, str):
+        value = visible(value)
+        return f"'{value}" if value.startswith(_FORMULA) else value
+    return value
 
 
 def _row(record: Record) -> list[Any]:

@@ -12,9 +12,11 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Generic, Literal, NoReturn, Self, TypeVar, overload
+from functools import cache
+from typing import Any, Generic, Literal, NoReturn, Self, TypeVar, overload
 
 import msgspec
 
@@ -66,11 +68,11 @@ class _Field(Generic[T]):
     """
 
     def __init__(self, kind: type[T], name: str = "") -> None:
-        self._kind = kind
-        self._name = name
+        self.kind = kind
+        self.name = name
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._name = self._name or name
+        self.name = self.name or name
 
     @overload
     def __get__(self, fields: None, owner: type) -> Self: ...
@@ -79,11 +81,11 @@ class _Field(Generic[T]):
     def __get__(self, fields: _JsonFields | None, owner: type) -> Self | T | None:
         if fields is None:
             return self
-        value = fields.get(self._name)
+        value = fields.get(self.name)
         if value is None:
             return None
         try:
-            return msgspec.convert(value, self._kind, strict=False)
+            return msgspec.convert(value, self.kind, strict=False)
         except msgspec.ValidationError:
             return None
 
@@ -274,7 +276,7 @@ def _object(kind: type, raw: object) -> object:
     """Results or metadata out of decoded JSON."""
     if kind in (Results, Metadata) and isinstance(raw, dict):
         return kind(raw)
-    raise NotImplementedError(f"{kind} cannot be read out of {type(raw).__name__}")
+    raise msgspec.ValidationError(f"{kind.__name__} is an object, not a {type(raw).__name__}")
 
 
 def trial_key(
@@ -298,6 +300,85 @@ def trial_key(
     return hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:16]
 
 
+def _checked(raw: Any) -> JsonObject:
+    """Decoded record in which a known field of the wrong kind is null.
+
+    Another tool's journal may hold anything under our names; nothing that reads a record has to
+    expect that.
+    """
+    checked = dict(raw)
+    for name, kind in (("results", Results), ("metadata", Metadata)):
+        members = raw.get(name)
+        if isinstance(members, dict):
+            wrong = dict.fromkeys(_wrong_fields(kind, members))
+            if wrong:
+                checked[name] = {**members, **wrong}
+    for name in ("provenance", "metadata"):
+        members = checked.get(name)
+        if isinstance(members, dict) and not is_version(members.get("engine_version")):
+            checked[name] = {**members, "engine_version": None}
+    return checked
+
+
+def _wrong_fields(kind: type[_JsonFields], members: JsonObject) -> Iterator[str]:
+    """Names of the members that do not have the type of their field."""
+    types = _field_types(kind)
+    for name, value in members.items():
+        wanted = types.get(name)
+        if value is None:
+            continue
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            yield name
+        elif wanted is None:
+            if not isinstance(value, int | float) and _STATISTIC.match(name):
+                yield name
+        elif type(value) is not wanted:
+            try:
+                msgspec.convert(value, wanted, strict=False)
+            except msgspec.ValidationError:
+                yield name
+
+
+@cache
+def _field_types(kind: type[_JsonFields]) -> dict[str, Any]:
+    """Types of the known fields of a kind, by their names in JSON."""
+    own = (each for each in vars(kind).values() if isinstance(each, _Field))
+    return {each.name: _STRICTER.get(each.name, each.kind) for each in own}
+
+
+#: Largest count or time that anything here can have; no float holds one of 400 digits.
+_LARGEST = 1 << 63
+#: Latencies: one number for each statistic.
+_STATISTIC = re.compile(r"(?:mean|median|std|p\d[\d.]*)_(?:ttft|tpot|itl|e2e_latency)_ms\Z")
+_VERSION = re.compile(r"v?\d[0-9A-Za-z]*(?:[.+_-][0-9A-Za-z]+)*\Z")
+
+
+def is_version(value: object) -> bool:
+    """Whether a value can be the version of a program, as `0.32.0rc1+cu129`, or is none."""
+    return value is None or (
+        isinstance(value, str) and len(value) <= 64 and _VERSION.match(value) is not None
+    )
+
+
+class _FailedKind(msgspec.Struct):
+    """Failed requests of one kind."""
+
+    outcome: str
+    count: int
+    sample: str = ""
+    status: int | None = None
+    samples: list[str] = []
+
+
+#: Types of fields whose members are read as well.
+_STRICTER: dict[str, Any] = {
+    "failures": list[_FailedKind],
+    "server": dict[str, Any],
+    "token_check": dict[str, Any],
+    "wrong_length": dict[str, Any],
+}
+
+
 def record_from_json(raw: object, clean: Callable[[object], object] = redacted) -> TrialRecord:
     """Record out of decoded JSON, servetune's own or another tool's, without its credentials.
 
@@ -315,7 +396,7 @@ def record_from_json(raw: object, clean: Callable[[object], object] = redacted) 
     if isinstance(schema, int) and schema > SCHEMA:
         raise SchemaTooNew(schema, SCHEMA)
     try:
-        record = msgspec.convert(clean(raw), TrialRecord, dec_hook=_object)
+        record = msgspec.convert(_checked(clean(raw)), TrialRecord, dec_hook=_object)
     except msgspec.ValidationError as error:
         raise StoreError(f"not a trial record: {error}") from None
     if record.key:

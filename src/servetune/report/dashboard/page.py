@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cache
 from importlib import resources
+from typing import Any
 
 import msgspec
 
@@ -33,6 +34,7 @@ from servetune.report.ranking import (
 from servetune.report.tables import recommendation_text, simulated_notice
 from servetune.search import Recommendation
 from servetune.store.schema import TrialRecord
+from servetune.visible import visible
 
 #: Script files in the order of their dependencies.
 _SCRIPTS = (
@@ -86,7 +88,7 @@ def dashboard_html(
         _text("dashboard.html"),
         {
             "csp": _POLICY.format(script=_digest(script), style=_digest(style)),
-            "title": html.escape(f"{title} · servetune"),
+            "title": _escaped(f"{title} · servetune"),
             "style": style,
             "static": static_html(records, constraints, title=title, keys=keys, chosen=chosen),
             "data": _embedded(data),
@@ -124,9 +126,20 @@ def timeline_in(page: str) -> JsonObject | None:
 
 
 def _embedded(data: object) -> str:
-    """JSON with `<`, `>` and `&` escaped, so that it cannot end its script element."""
-    text = msgspec.json.encode(data).decode()
+    """JSON with `<`, `>` and `&` escaped, so that it cannot end its script element, and with
+    control characters that the page shows as text.
+    """
+    text = msgspec.json.encode(_visible(data)).decode()
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _visible(value: Any) -> Any:
+    """JSON value whose texts show their control characters."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, dict):
+        return {visible(name): _visible(item) for name, item in value.items()}
+    return [_visible(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _digest(text: str) -> str:
@@ -159,7 +172,7 @@ def static_html(
 ) -> str:
     """Heading, picks with their reasons, and the trials with `keys`, as escaped HTML."""
     if not records:
-        return f'<div class="static"><h1>{html.escape(title)}</h1><p>No trials yet.</p></div>'
+        return f'<div class="static"><h1>{_escaped(title)}</h1><p>No trials yet.</p></div>'
     names = varying(records)
     reasons = (recommendation_text(pick) for pick in chosen.values())
     failing = any_failed(records)
@@ -195,9 +208,9 @@ def static_html(
     return "\n".join(
         [
             '<div class="static">',
-            f"<h1>{html.escape(title)}</h1>",
-            f"<p><strong>{html.escape(simulated_notice(records))}</strong></p>",
-            *(f"<pre>{html.escape(text)}</pre>" for text in reasons),
+            f"<h1>{_escaped(title)}</h1>",
+            f"<p><strong>{_escaped(simulated_notice(records))}</strong></p>",
+            *(f"<pre>{_escaped(text)}</pre>" for text in reasons),
             *([f"<p>{left_out:,} further trials are in the summary.</p>"] if left_out else []),
             "<table><thead>",
             _row("th", heads),
@@ -206,6 +219,10 @@ def static_html(
             "</tbody></table></div>",
         ]
     )
+
+
+def _escaped(text: str) -> str:
+    return html.escape(visible(text))
 
 
 def _head(name: str, statistic: str) -> str:
@@ -223,4 +240,4 @@ def _constraint_text(record: TrialRecord, constraints: tuple[Constraint, ...]) -
 
 
 def _row(tag: str, cells: Iterable[str]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+    return "<tr>" + "".join(f"<{tag}>{_escaped(cell)}</{tag}>" for cell in cells) + "</tr>"
