@@ -1,5 +1,7 @@
 """Spellings of credentials, and words that only sound like one, for tests that plant them."""
 
+import re
+
 #: A credential without a format of its own.
 SECRET = "Tiger7woods9Xq"
 
@@ -268,22 +270,26 @@ FORMATS = (
     "-----BEGIN PRIVATE KEY-----\nMIIE" + "Tiger7woods9Xq\n-----END PRIVATE KEY-----",
 )
 
-#: Environment of a process that holds credentials of many kinds.
+#: Environment of a process that holds credentials of many kinds; none begins as `SECRET` does, so
+#: that this one is not known by its value.
 ENVIRONMENT = {
-    "HF_TOKEN": FORMATS[0],
-    "AWS_SECRET_ACCESS_KEY": "Tiger7woods9Xq+Access/Key/that/has/no/format",
-    "AWS_SESSION_TOKEN": "Tiger7woods9Xq-session==",
-    "OPENAI_API_KEY": FORMATS[1],
-    "WANDB_API_KEY": "Tiger7woods9Xq0123456789abcdef",
-    "DB_PASSWORD": "Tiger7woods9Xq, with 'quotes\" and\\words; x=1",
-    "PGPASSWORD": "Tiger7woods9Xq{}[]()<>&",
-    "DATABASE_URL": "postgres://ada:Tiger7woods9Xq@db.example:5432/x",
-    "MY_OWN_SERVICE_KEY": "Tiger7woods9Xq-own",
-    "CI_JOB_TOKEN": "Tiger7woods9Xq-ci",
-    "SSH_PRIVATE_KEY": "-----BEGIN PRIVATE KEY-----\nMIIETiger7\nx\n-----END PRIVATE KEY-----",
-    "TENANT": "Tiger7woods9Xq-tenant",
-    "SERVING": "Tiger7woods9Xq-serving",
+    "HF_TOKEN": "hf_" + "Panther3roams8ZkAbCdEf0123456789",
+    "AWS_SECRET_ACCESS_KEY": "Panther3roams8Zk+Access/Key/that/has/no/format",
+    "AWS_SESSION_TOKEN": "Panther3roams8Zk-session==",
+    "OPENAI_API_KEY": "sk-" + "proj-Panther3roams8ZkAbCdEf0123",
+    "WANDB_API_KEY": "Panther3roams8Zk0123456789abcdef",
+    "DB_PASSWORD": "Panther3roams8Zk, with 'quotes\" and\\words; x=1",
+    "PGPASSWORD": "Panther3roams8Zk{}[]()<>&",
+    "DATABASE_URL": "postgres://ada:Panther3roams8Zk@db.example:5432/x",
+    "MY_OWN_SERVICE_KEY": "Panther3roams8Zk-own",
+    "CI_JOB_TOKEN": "Panther3roams8Zk-ci",
+    "SSH_PRIVATE_KEY": "-----BEGIN PRIVATE KEY-----\nMIIEPanther3\nx\n-----END PRIVATE KEY-----",
+    "TENANT": "Panther3roams8Zk-tenant",
+    "SERVING": "Panther3roams8Zk-serving",
 }
+
+
+_PLANTED = re.compile("(?i)tiger7|panther3")
 
 
 def texts() -> list[str]:
@@ -294,7 +300,4 @@ def texts() -> list[str]:
 
 def leaks(text: str) -> list[str]:
     """Places of a text at which a planted credential stands."""
-    found, at = [], -1
-    while (at := text.lower().find("tiger7", at + 1)) >= 0:
-        found.append(text[max(0, at - 60) : at + 40])
-    return found
+    return [text[max(0, hit.start() - 60) :][:100] for hit in _PLANTED.finditer(text)]
