@@ -125,7 +125,7 @@ _OPENED = re.compile(rf"[\[(]\s{{0,9}}[bru]?{_QUOTE}\Z")
 _MEMBER = re.compile(rf"{_QUOTE}?,?\s{{1,40}}{_QUOTE}?value{_QUOTE}?[ \t]*[:=][ \t]*")
 _SPACED = re.compile(r"[ \t]+(?![\[-])(?:\\\n[ \t]*)?|%20")
 _NEAR = re.compile(
-    r"[^A-Za-z0-9]{1,8}(?:[A-Za-z]{1,10}[^A-Za-z0-9]{1,6}){0,3}?([\w+=-]{12,200})(?!/)"
+    r"[^A-Za-z0-9]{1,8}(?:(?:is|was|set|to|of|as|value|given)\W{1,6}){0,3}?([\w+=-]{12,200})(?!/)"
 )
 _TAGGED = re.compile(r">")
 
@@ -141,12 +141,14 @@ _QUOTED = re.compile(
 _LISTED = re.compile(rf"(?!{_SHOWN})((?:{_WRAPPER})?[\[({{])((?:{_SHOWN}|[^\])}}\n]){{1,4000}})")
 _WORD = re.compile(
     rf"((?:(?:Bearer|Basic|Token)(?:[ ]+|%20))?+)(?!{_SHOWN})"
-    r"((?:[^\s'\"`,;&\\\]})<\x1b]|[,;&)](?=[^\s'\"`,;&\\\]})<\x1b])(?![\w.-]+['\"]?[=:]))+)",
+    r"((?:[^\s'\"`,;&\\\]})<\x1b]|[,;&)](?=[^\s'\"`,;&\\\]})<\x1b])(?!--?[A-Za-z]|[\w.-]+['\"]?[=:]))+)",
     re.IGNORECASE,
 )
-_SHELL_WORD = re.compile(rf"(?!{_SHOWN}|{_QUOTE}|[\[(])\S+")
+_SHELL_WORD = re.compile(
+    rf"(?!{_SHOWN}|{_QUOTE}|[\[(])(?:(?![,;](?:--?[A-Za-z]|[\w.-]+['\"]?[=:]))\S)+"
+)
 #: All of a header's value: `Cookie: a=1; b=2`.
-_PARAMETERS = re.compile(r"(?:[,;] ?[^\s'\"=;,]{1,80}=?[^\s'\";,]*)*")
+_PARAMETERS = re.compile(r"(?:[,;] ?[\w.-]{1,80}=(?!['\"\[(])[^\s'\";,]*)*")
 #: Options whose value is the name of a secret, not the secret.
 _REFERENCES = ("token-secret", "token_secret", "-secret")
 _HEADERS = ("authorization", "cookie")

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from planted import FORMATS, PLAIN, PROSE, SECRET, SPELLINGS, leaks
+from planted import FORMATS, PLAIN, PROSE, SECRET, SPELLINGS, leaks, texts
 
 from servetune.secret import REDACTED, beginning, hide, redacted, redacted_text
 from servetune.traffic.answer import excerpt
@@ -27,6 +27,14 @@ def test_a_credential_is_taken_out_whatever_signs_it_has(secret):
     passed = [spelling.replace("¤", secret) for spelling in SPELLINGS]
     shown = {text: redacted_text(text) for text in passed if "https://" not in text}
     assert [text for text, left in shown.items() if secret[4:-1] in left] == []
+
+
+@pytest.mark.parametrize("between", ["; ", " ", "\n", ", ", " | ", "\t", " and "])
+def test_no_credential_hides_the_one_behind_it(between):
+    told = texts()
+    pairs = [f"{one}{between}{other}" for one in told[::4] for other in told[::5]]
+    assert [text for text in pairs if leaks(redacted_text(text))] == []
+    assert leaks(redacted_text(between.join(told))) == []
 
 
 @pytest.mark.parametrize("most", range(1, 60))

@@ -8,10 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
-from planted import ENVIRONMENT, SECRET, leaks
+from planted import ENVIRONMENT, FORMATS, SECRET, leaks, texts
 
 import forked
+from servetune.engines.cause import diagnose
+from servetune.errors import EngineDied
 from servetune.servers.ports import free_port
+from servetune.servers.process import ServerOptions, ServerProcess
 
 SERVERS = Path(__file__).with_name("servers")
 ENV = {**os.environ, **ENVIRONMENT}
@@ -76,6 +79,29 @@ def test_no_file_of_a_study_has_a_secret_that_its_server_tells(sweep, mood):
     )  # fmt: skip
     assert again.returncode == 0, again.stderr
     assert leaking(sweep.folder, again.stdout, again.stderr) == []
+
+
+def test_the_end_of_a_server_is_told_without_what_it_told(tmp_path):
+    told = "; ".join(texts()).replace("\n", " ")
+    program = (
+        f"print({told!r}); print(*{texts()!r}, sep='\\n'); raise SystemExit('Error: ' + {told!r})"
+    )
+    command = [sys.executable, "-c", program]
+    one = ServerProcess(
+        command, log_path=tmp_path / "server.log", port=free_port(), options=ServerOptions()
+    )
+    with one, pytest.raises(EngineDied) as died:
+        one.wait_ready(30)
+    assert "[redacted]" in died.value.log_tail
+    shown = [str(died.value), died.value.log_tail, one.log_tail(), one.cause().message]
+    assert [leaks(text) for text in shown] == [[]] * 4
+    assert leaks((tmp_path / "server.log").read_text())
+
+
+@pytest.mark.parametrize("most", range(200, 280, 3))
+def test_the_cause_of_an_end_is_cut_after_secrets_are_gone(most):
+    line = f"RuntimeError: {'x' * (most - 40)} {FORMATS[0]} is not a valid {FORMATS[1]}"
+    assert leaks(diagnose(line).message) == []
 
 
 @pytest.mark.parametrize("mood", ["refuses", "breaks", "names"])

@@ -10,6 +10,7 @@ from planted import ENVIRONMENT, FORMATS, SECRET, leaks, texts
 import servetune as st
 from servetune.api.notes import note, progress
 from servetune.errors import InputError, ServetuneError
+from servetune.plan import Plan
 from servetune.secret import REDACTED
 
 LOAD = ("--model", "Qwen/Qwen3-4B", "--gpu", "L4", "-c", "2,4", "-n", "10")
@@ -189,7 +190,9 @@ def test_results_and_errors_of_the_library_show_no_secret():
     with pytest.raises(InputError) as refused:
         st.bench(f"x://h:9?api_key={SECRET}", model="m")
     error = ServetuneError(f"--api-key {SECRET}", hint=f"password={SECRET}")
-    shown = [f"{each!r} {each}" for each in (made, planned, *planned.planned, refused.value, error)]
+    plan = Plan(model="m", extra=tuple(SETTINGS.items()))
+    results = (made, planned, *planned.planned, refused.value, error)
+    shown = [f"{plan!r} {plan.label}", *(f"{each!r} {each}" for each in results)]
     assert leaks("".join([*shown, str(error.args), str(vars(error))])) == []
 
 
