@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from servetune.simserver.connection import Connection
-from servetune.simserver.limits import Limits, Occupancy
+from servetune.simserver.limits import Limits, Occupancy, limits_of_context
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -205,6 +205,16 @@ async def test_who_asks_and_never_reads_is_answered_no_further(serving):
         one.writer.transport.pause_reading()
         sent = await sent_until_held_up(one, ask * 2000)
     assert sent < 20_000_000
+
+
+@pytest.mark.parametrize("tokens", [4096, 1 << 20, 10_000_000])
+def test_the_longest_prompt_has_room_in_a_body(tokens):
+    body = json.dumps({"prompt": [200_000] * 1000}).encode()
+    assert (
+        len(body) / 1000 * tokens
+        < limits_of_context(tokens).body_bytes
+        <= max(16 << 20, 16 * tokens)
+    )
 
 
 METHODS = [b"GET", b"POST", b"HEAD", b"CONNECT", b"PRI", b"OPTIONS", b"get"]

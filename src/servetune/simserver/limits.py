@@ -36,7 +36,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     head_bytes: int = 64 << 10
-    body_bytes: int = 64 * MIB
+    body_bytes: int = 16 * MIB
     framing_bytes: int = 1 * MIB
     request_s: float = 60.0
     keep_alive_s: float = 5.0
@@ -44,6 +44,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     held_bytes: int = 1 * GIB
     pipelined: int = 32
     unread_bytes: int = 16 * MIB
+
+
+def limits_of_context(max_model_len: int) -> Limits:
+    """Usual limits, with bodies that have room for the longest prompt.
+
+    A token takes 8 bytes of JSON as a number, and fewer as text; each byte may take 30 of memory.
+    """
+    usual = Limits()
+    return msgspec.structs.replace(usual, body_bytes=max(usual.body_bytes, 16 * max_model_len))
 
 
 class Occupancy:

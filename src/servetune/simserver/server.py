@@ -17,7 +17,13 @@ from servetune.json_value import JsonObject
 from servetune.simserver.connection import Connection, HttpRequest
 from servetune.simserver.exposition import ClockStatus, exposition
 from servetune.simserver.faults import FaultDraws, Faults
-from servetune.simserver.limits import SWEEP_S, Limits, Occupancy, allow_open_files
+from servetune.simserver.limits import (
+    SWEEP_S,
+    Limits,
+    Occupancy,
+    allow_open_files,
+    limits_of_context,
+)
 from servetune.simserver.live_engine import LiveRequest
 from servetune.simserver.native import FORMS, document
 from servetune.simserver.requests import (
@@ -61,7 +67,7 @@ class SimulatedServer:
         faults: Faults on demand.
         fault_seed: Seed of the draws of faults, one for each request in order of arrival.
         api_key: Key that clients must send under /v1; `None` for none.
-        limits: Limits of what clients may send and hold.
+        limits: Limits of what clients may send and hold; those of its context where `None`.
         say: Takes lines for the log.
         die: Ends the process with a status, at once.
     """
@@ -95,7 +101,7 @@ class SimulatedServer:
             **dict.fromkeys(self._documents, "GET"),
         }
         self._requests: dict[Connection, tuple[LiveRequest, ResponseStream]] = {}
-        self._limits = limits or Limits()
+        self._limits = limits or limits_of_context(service.serving.max_model_len)
         self._connections: set[Connection] = set()
         self._touched: list[ResponseStream] = []
         self._numbers = itertools.count()
