@@ -1,10 +1,13 @@
 """Real runs against servers that tell every secret they know: none reaches a file or a terminal."""
 
+import gzip
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -117,3 +120,36 @@ def test_no_file_of_a_bench_has_a_secret_that_its_server_tells(talker, tmp_path,
     seen = log.read_text()
     assert f"'X-Api-Key': '{ENVIRONMENT['TENANT']}'" in seen
     assert f"'Authorization': 'Bearer {ENVIRONMENT['SERVING']}'" in seen
+
+
+class Collector(BaseHTTPRequestHandler):
+    """Collector of spans that keeps what it got."""
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        packed = self.headers.get("Content-Encoding") == "gzip"
+        self.server.got.append(gzip.decompress(body) if packed else body)
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+def test_no_span_of_a_bench_has_a_secret_that_its_server_tells(talker, tmp_path):
+    pytest.importorskip("opentelemetry.sdk")
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    url, _ = talker("refuses")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as collector:
+        collector.got = []
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        words = ["bench", url, "--model", "m", "-c", "4", "-n", "800", "--input-tokens", "16"]
+        words += ["--output-tokens", "4", "--max-failures", "10000", "--max-error-rate", "1"]
+        words += ["--otel", f"http://127.0.0.1:{collector.server_port}"]
+        done = forked.run([*forked.COMMAND, *words, *HEADER], cwd=tmp_path, env=ENV, timeout=60)
+        collector.shutdown()
+    told = b"".join(collector.got).decode("latin-1")
+    assert "sent 800 spans" in done.stderr
+    assert told.count("[redacted]") > 100
+    assert leaks(told + done.stdout + done.stderr) == []
