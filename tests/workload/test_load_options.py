@@ -6,9 +6,9 @@ import pytest
 
 from servetune.errors import InputError
 from servetune.workload import LoadOptions
+from servetune.workload.chat_template import ChatTemplate
 from servetune.workload.laws import Always, Table
 from servetune.workload.lengths import SHAREGPT, LengthLaws
-from servetune.workload.model_tokenizer import ChatTemplate
 from servetune.workload.parts import Part
 from servetune.workload.workload import Workload
 

@@ -9,8 +9,9 @@ import msgspec
 
 from servetune.errors import InputError
 from servetune.workload.apis import tools_of
+from servetune.workload.chat_template import Message
 from servetune.workload.conversations import Dialogue, answered, shuffled_dialogues
-from servetune.workload.model_tokenizer import Message, ModelTokenizer
+from servetune.workload.model_tokenizer import ModelTokenizer
 from servetune.workload.parts import Part
 from servetune.workload.sampler import Cost, Item, Turn
 from servetune.workload.words import Stock, stock_of, unchecked_stock

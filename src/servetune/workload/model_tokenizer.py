@@ -1,83 +1,24 @@
 """Tokenizer and chat template of a model, from the files in its folder.
 
 The tokenizer needs the package tokenizers, the template jinja2 (extra `tokenizers`); both are
-imported when a file is read, not before. A template is somebody else's program, so it runs in
-jinja's sandbox, with the names that Hugging Face gives it.
+imported when a file is read, not before.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import functools
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from servetune.errors import InputError
-from servetune.json_value import JsonMembers, JsonObject, JsonValue
+from servetune.json_value import JsonMembers, JsonObject
+from servetune.workload.chat_template import ChatTemplate, Message
 from servetune.workload.prompts import Tokenizer, load_tokenizer
-
-Message = JsonMembers
 
 #: Texts that are encoded at a time: enough for every core, few enough to keep little in memory.
 _BATCH = 256
-
-
-class ChatTemplate:
-    """A chat template: messages to the text that the model reads."""
-
-    def __init__(self, source: str, specials: Mapping[str, str] | None = None) -> None:
-        """Compile a template.
-
-        Args:
-            source: Template in jinja's language.
-            specials: Names such as `bos_token` to what they stand for.
-
-        Raises:
-            InputError: jinja2 is not here, or the template cannot be compiled.
-        """
-        try:
-            import jinja2
-            import jinja2.ext
-            from jinja2.sandbox import ImmutableSandboxedEnvironment
-        except ImportError as error:
-            raise InputError(
-                "a chat template needs the package jinja2",
-                hint="pip install 'servetune[tokenizers]', or let the overhead be measured",
-            ) from error
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
-        )
-        environment.filters["tojson"] = _tojson
-        environment.globals["raise_exception"] = _raise
-        environment.globals["strftime_now"] = _today
-        try:
-            self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
-            raise InputError(f"cannot read the chat template: {error}") from error
-        self._specials = dict(specials or {})
-
-    def render(self, messages: Sequence[Message], tools: Sequence[JsonObject] | None = None) -> str:
-        """Text that the model reads before it answers.
-
-        Raises:
-            InputError: The template refuses the messages, as some do with a system message.
-        """
-        import jinja2
-
-        try:
-            return str(
-                self._template.render(
-                    messages=list(messages),
-                    tools=list(tools) if tools else None,
-                    add_generation_prompt=True,
-                    **self._specials,
-                )
-            )
-        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-            raise InputError(f"the chat template refuses these messages: {error}") from error
 
 
 class ModelTokenizer(msgspec.Struct, frozen=True):
@@ -188,19 +129,3 @@ def _batch_encoder(tokenizer: Tokenizer, specials: bool) -> Callable[[Sequence[s
                 len(each) for each in encode(list(texts), add_special_tokens=specials)
             ]
     return lambda texts: [len(tokenizer.encode(text).ids) for text in texts]
-
-
-def _tojson(
-    value: JsonValue, ensure_ascii: bool = False, indent: int | None = None, **_: object
-) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
-
-
-def _raise(message: str) -> None:
-    import jinja2
-
-    raise jinja2.TemplateError(message)
-
-
-def _today(form: str) -> str:
-    return dt.datetime.now(dt.UTC).strftime(form)
