@@ -111,7 +111,7 @@ test-ray: $(RAY_STAMP)  ## What needs a Ray cluster; it is started on this machi
 	$(BIN)/python -m pytest -m ray
 
 .PHONY: test-night
-test-night: $(RAY_STAMP) $(TINY)/config.json  ## Real engines through a night's accidents (half an hour)
+test-night: $(RAY_STAMP) $(TINY)/config.json  ## Real engines through a night's accidents, and the fuzz test at length (an hour)
 	SERVETUNE_VLLM="$(VLLM)" SERVETUNE_TINY_MODEL="$(CURDIR)/$(TINY)" \
 	  $(BIN)/python -m pytest -m night
 

@@ -90,7 +90,7 @@ def test_a_template_that_does_not_end_is_one_error(source):
     ],
 )
 def test_a_template_that_fails_is_one_error(source):
-    with pytest.raises(InputError, match="refuses these messages|does not end"):
+    with pytest.raises(InputError, match=r"refuses these messages|does not end"):
         ChatTemplate(source).render(MESSAGES)
 
 

@@ -198,12 +198,26 @@ def checked(kind: type[RequestT], values: Mapping[str, Any]) -> RequestT:
                 f"{name} holds {REDACTED}, in the place of a credential that was taken out",
                 hint="give the credential itself, on the command line or in a file of your own",
             )
+        if any("\x00" in text for text in _texts(value)):
+            raise InputError(
+                f"{name} holds the character NUL, which no name or file can have",
+                hint="leave it out",
+            )
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{name} is {value}, which is no number", hint="give a finite one")
     try:
         return msgspec.convert(_nested(fields, values), kind, dec_hook=_decoded)
     except msgspec.ValidationError as error:
         raise _refusal(kind, str(error)) from None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Texts of a field's value, those of a list one by one."""
+    if isinstance(value, str | Path):
+        yield str(value)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)
 
 
 def _without_parts(kind: type[Request], values: Mapping[str, Any]) -> dict[str, Any]:
