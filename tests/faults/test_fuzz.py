@@ -44,7 +44,7 @@ PLANS = {
     "simulate": ["--model", "Qwen/Qwen3-4B", "--gpu", "L4", "-n", "3", "-c", "1"],
     "tune": ["--engine", "simulated", "--model", "Qwen/Qwen3-4B", "--gpu", "L4", "-n", "2",
              "--dry-run"],
-    "bench": ["http://127.0.0.1:9", "--model", "m", "--tokenizer", "none", "--dry-run"],
+    "bench": ["http://127.0.0.1:9", "--model", "m", "-n", "3", "--dry-run"],
     "recommend": ["q.jsonl"],
     "report": ["q.jsonl", "--force"],
     "calibrate": ["q.jsonl"],
