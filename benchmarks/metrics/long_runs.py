@@ -10,8 +10,8 @@ trials, and, for `recommend`, until it has 1 GB. Limits: a report in 20 s and 2 
 from __future__ import annotations
 
 import argparse
+import os
 import random
-import resource
 import subprocess
 import sys
 import tempfile
@@ -57,17 +57,19 @@ def show(what: str, value: float, limit: float, unit: str) -> None:
 
 
 def run(folder: Path, words: list[str]) -> tuple[float, int]:
-    """Seconds that a command took, and the most memory that one took so far."""
+    """Seconds that a command took, and the most memory that it had."""
     begun_s = time.monotonic()
-    subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, "-m", "servetune", *words],
         cwd=folder,
-        check=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    took_s = time.monotonic() - begun_s
-    return took_s, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(words)} ended with {process.returncode}")
+    return time.monotonic() - begun_s, used.ru_maxrss * 1024
 
 
 def write(

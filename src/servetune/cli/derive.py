@@ -44,6 +44,20 @@ class Spelled(click.Choice[str]):
         return super().normalize_choice(choice, ctx).replace("_", "-")
 
 
+class FilePath(click.Path):
+    """Path of a file or folder; a name that no file can have is an error as any other."""
+
+    def __init__(self, *, dir_okay: bool = True) -> None:
+        super().__init__(path_type=Path, dir_okay=dir_okay)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path."""
+        try:
+            return super().convert(value, param, ctx)
+        except ValueError:  # the character NUL
+            self.fail(f"{value!r} is no name of a file", param, ctx)
+
+
 class Numbers(click.ParamType[tuple[Any, ...]]):
     """Several numbers, separated by commas."""
 
@@ -171,7 +185,7 @@ def _require_all(kind: type[Request], values: Mapping[str, Any]) -> None:
 
 
 def _everywhere(*, json: bool) -> list[click.Parameter]:
-    file = click.Path(path_type=Path, dir_okay=False)
+    file = FilePath(dir_okay=False)
     options: list[click.Parameter] = [
         click.Option(
             ["--config"],
@@ -269,7 +283,7 @@ def _click_type(field: Field) -> click.ParamType[Any]:
                 max_open=below is not None,
             )
         case inspect.CustomType(cls=cls) if cls is Path:
-            return click.Path(path_type=Path)
+            return FilePath()
         case inspect.StrType():
             return click.STRING
     raise TypeError(f"no option can be derived from {field.name}: {field.type}")
