@@ -128,7 +128,7 @@ async def test_throttles_are_reported_by_name(servetune, aws):
                 servetune, "--sagemaker", "e", "--model", "fake", "--region", "us-east-1",
                 "--endpoint-url", runtime.url, *LOAD, env=aws,
             )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
+    assert ran.returncode == 3, ran.stderr  # one request in five failed
     assert "ThrottlingException: Rate exceeded" in ran.stdout
 
 

@@ -114,6 +114,7 @@ class TestTimes:
         assert ordered == sorted(ordered)
         assert kept.times_s[-1] - kept.times_s[0] >= 0.007
 
+    @pytest.mark.timed  # the kernel begins to stamp when it finds the time
     def test_a_process_that_was_busy_does_not_shift_them(self, scripted, client):
         sent_s = []
         server = scripted([[CHUNKED, 0.02, b"1\r\na\r\n", lambda _: sent_s.append(monotonic())]])
