@@ -456,6 +456,14 @@ def test_a_disk_that_is_full_costs_the_files_of_a_run_in_progress_and_not_the_ru
     assert len(read_requests(out / "bench.requests.jsonl")[0]) == 200
 
 
+def test_a_level_whose_answers_are_cut_is_not_the_largest(fake):
+    load = (fake().url, *SMALL, "-c", "1,2", "-n", 4, "--constraints", "ttft:p99<=9s")
+    assert "largest within ttft:p99<=9s: 2" in run(*load)
+    printed = run(*load, "--extra-body", '{"max_tokens": 3}', code=1)
+    assert "no level is within ttft:p99<=9s" in printed
+    assert "NOT COMPARED at 1: 4 of 4 answers have another length" in printed
+
+
 def test_an_answer_of_another_length_is_reported_and_fails_if_it_must_not_be(fake):
     server = fake(silent_every=2)
     said = results(server.url, *SMALL, "-n", 4)

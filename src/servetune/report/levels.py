@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from servetune.metrics import Constraint
+from servetune.metrics import MAX_WRONG_LENGTH, Acceptance, Constraint
 from servetune.report.quantities import quantity_value, shown
 from servetune.report.ranking import check_constraints
 from servetune.report.tables import simulated_notice
@@ -52,8 +52,15 @@ def largest(
         if constraints
         and check_constraints(record, constraints).meets_all
         and not exceeds_error_tolerance(record.results, constraints)
+        and _other_work(record, constraints) is None
     ]
     return max(good, key=lambda record: level_of(record)[0], default=None)
+
+
+def _other_work(record: TrialRecord, constraints: tuple[Constraint, ...]) -> str | None:
+    """Reason why a level is not compared: too many answers of another length than requested."""
+    refusal = Acceptance(wrong_length_rate=MAX_WRONG_LENGTH).refusal(record.results, constraints)
+    return refusal.reason if refusal and refusal.kind == "wrong_length" else None
 
 
 def _whole(records: Sequence[TrialRecord]) -> list[TrialRecord]:
@@ -108,6 +115,8 @@ def _conclusions(
             yield f"INTERRUPTED at {level_of(record)[1]}: results up to the interruption"
         if record.failure is not None:
             yield f"FAILED at {level_of(record)[1]}: {record.failure.reason}"
+        elif words := _other_work(record, constraints):
+            yield f"NOT COMPARED at {level_of(record)[1]}: {words}"
         elif (record.results.get("saturation") or {}).get("saturated"):
             yield f"SATURATED at {level_of(record)[1]}: {record.results['saturation']['words']}"
     if len(records) < asked:
