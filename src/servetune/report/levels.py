@@ -59,8 +59,15 @@ def largest(
 
 def _other_work(record: TrialRecord, constraints: tuple[Constraint, ...]) -> str | None:
     """Reason why a level is not compared: too many answers of another length than requested."""
-    refusal = Acceptance(wrong_length_rate=MAX_WRONG_LENGTH).refusal(record.results, constraints)
-    return refusal.reason if refusal and refusal.kind == "wrong_length" else None
+    results = record.results
+    refusal = Acceptance(wrong_length_rate=MAX_WRONG_LENGTH).refusal(results, constraints)
+    if refusal is None or refusal.kind != "wrong_length":
+        return None
+    wrong = results["wrong_length"]
+    return (
+        f"{wrong['count']:,} of {results['completed']:,} answers have another length than "
+        f"requested, such as {wrong['samples'][0]}"
+    )
 
 
 def _whole(records: Sequence[TrialRecord]) -> list[TrialRecord]:
