@@ -1,21 +1,23 @@
-"""Fit the step law's factors to measured runs.
+"""Fit the step law's factors to measured runs of all sources at hand.
 
     python tools/fit_step_law.py --data DIR [--out FILE]
 
-Reads `silicon_dev.csv` and `model_configs/` of the shared development set, fits the factors of
-`perf.roofline.factors.KNOBS` and writes `src/servetune/perf/roofline/data/factors.toml`.
-Needs scipy (development only). The three published L4 records are never read.
+Reads `silicon_dev.csv`, `measured/` and `model_configs/` of the shared data
+(`benchmarks/prediction/measured.py`), fits the factors of `perf.roofline.factors.KNOBS` and writes
+`src/servetune/perf/roofline/data/factors.toml`. Needs scipy (development only). The published
+records and conclusions are never read.
 
 The fit minimises, over all factors together,
 
-    sum over rows   softL1(log(predicted/measured TPOT) / 0.10) * weight
+    sum over rows   softL1(log(predicted/measured) / 0.10) * weight     of the run's own time
                   + softL1(log(predicted/measured TTFT) / 0.20) * weight * 0.36
     + sum over factors (value / prior sd)^2
 
-where rows of one (model, GPU, engine, precision) count as at most `ROWS_PER_GROUP` independent
-ones: they are correlated, and a group measured 177 times must not outvote one measured 15
-times. What is found is then taken back by a fifth towards the operator tables (`KEPT`).
-Standard deviations come from the Jacobian at the optimum.
+where a run's own time is the time per token, or that of a whole static batch, or one over its
+rate, whichever was measured first; rows of one (source, model, GPU, engine, precision) count as at
+most `ROWS_PER_GROUP` independent ones: they are correlated, and a group measured 177 times must not
+outvote one measured 15 times. What is found is then taken back by a fifth towards the operator
+tables (`KEPT`). Standard deviations come from the Jacobian at the optimum.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks" / "prediction"))
 
-from silicon import Measured, loops_of, read  # noqa: E402
+from measured import Measured, loops_of, read  # noqa: E402
 
 from servetune.perf.roofline.closed_loop import ClosedLoops  # noqa: E402
-from servetune.perf.roofline.factors import KNOBS, Factor  # noqa: E402
+from servetune.perf.roofline.factors import KNOBS, Factor, scopes_of  # noqa: E402
 from servetune.perf.roofline.step_laws import columns_of  # noqa: E402
 from servetune.perf.roofline.tables import table_for  # noqa: E402
 
@@ -47,13 +49,15 @@ TTFT_WEIGHT = 0.6
 #: Of 20, 6 and 2.5, and of priors as they are or tightened to 0.6, these were best on held-out
 #: groups; the differences were below one point.
 ROWS_PER_GROUP = 6
+#: Groups of one source that count as independent: its machines, client and date are one.
+GROUPS_PER_SOURCE = 40
 #: Share of every fitted value that is kept. Rows of one (model, GPU) err together, so a fit that
 #: counts them one by one believes too much, and a tighter prior, which also pulls apart what rows
 #: hold together, does not mend that (of 0.6 times the width: TPOT 9.5 / 13.4 on held-out groups).
 #: Of 1, 0.9, 0.8, 0.7 and 0.6 held-out groups, whose fits began at the whole's values, have TPOT
 #: 9.1 / 13.2, 8.8 / 12.8, 8.8 / 12.7, 8.9 / 12.7 and 8.9 / 12.8, TTFT 24.4 / 32.7, 24.5 / 31.6,
 #: 24.6 / 30.9, 24.9 / 30.6 and 25.8 / 30.7.
-KEPT = 0.8
+KEPT = 0.7
 _TURN = 1e-3
 OUT = ROOT / "src" / "servetune" / "perf" / "roofline" / "data" / "factors.toml"
 
@@ -64,39 +68,47 @@ class Problem:
     Attributes:
         scopes: (knob, scope) of each value, in order.
         prior_sd: Of each.
+        own_s: Measured time of each run: per token, of the batch, or one over its rate.
+        ttft_s: Measured time to the first token; NaN where there is none.
     """
 
     def __init__(self, rows: Sequence[Measured], loops: ClosedLoops | None = None) -> None:
         self.rows = list(rows)
         self.loops = loops or loops_of(rows)
-        self._table = columns_of(
-            [table_for(row.node.device, row.engine, row.version) for row in rows]
-        )
-        engines = sorted({row.engine for row in rows})
-        silicon = sorted({row.node.device.architecture for row in rows})
-        self.scopes: list[tuple[str, str]] = []
-        sds: list[float] = []
-        masks: list[np.ndarray] = []
-        engine_of = np.array([row.engine for row in rows])
-        silicon_of = np.array([row.node.device.architecture for row in rows])
-        for name, knob in KNOBS.items():
-            parts = [("all", knob.all_sd, np.ones(len(rows)))]
-            parts += [(f"engine:{e}", knob.engine_sd, engine_of == e) for e in engines]
-            parts += [(f"architecture:{a}", knob.architecture_sd, silicon_of == a) for a in silicon]
-            for scope, sd, mask in parts:
-                if sd > 0:
-                    self.scopes.append((name, scope))
-                    sds.append(sd)
-                    masks.append(np.asarray(mask, dtype=float))
-        self.prior_sd = np.array(sds)
-        self._masks = np.stack(masks)
+        places = [(row.node.device, row.engine, row.version) for row in rows]
+        self._table = columns_of([table_for(*place) for place in places])
+        scopes_of_row = [scopes_of(*place) for place in places]
+        known = sorted({scope for each in scopes_of_row for scope in each})
+        self.scopes = [
+            (name, scope) for name, knob in KNOBS.items() for scope in known if knob.sd(scope) > 0
+        ]
+        self.prior_sd = np.array([KNOBS[name].sd(scope) for name, scope in self.scopes])
+        met = {scope: np.array([scope in each for each in scopes_of_row], float) for scope in known}
+        self._masks = np.stack([met[scope] for _, scope in self.scopes])
         self._knob_of = np.array([list(KNOBS).index(name) for name, _ in self.scopes])
         self.ttft_ms = np.array([row.ttft_ms for row in rows])
         self.tpot_ms = np.array([row.tpot_ms for row in rows])
-        self.group = [(row.model, row.gpu, row.engine, row.precision) for row in rows]
+        e2e_ms = np.array([row.e2e_ms for row in rows])
+        rate = np.array([row.output_tokens_per_s for row in rows])
+        whole = np.array([row.run.protocol in ("static", "offline") for row in rows])
+        #: Kind of each run's own time: per token, whole run, or one over the rate.
+        self.kind = np.where(~np.isnan(self.tpot_ms), 0, np.where(~np.isnan(e2e_ms) & whole, 1, 2))
+        self.own_s = np.choose(self.kind, [self.tpot_ms / 1e3, e2e_ms / 1e3, 1 / rate])
+        self.group = [(row.source, row.model, row.gpu, row.engine, row.precision) for row in rows]
         counts = collections.Counter(self.group)
+        sums = collections.Counter(source for source, *_ in counts)
         self.weight = np.array(
-            [min(1.0, (ROWS_PER_GROUP / counts[group]) ** 0.5) for group in self.group]
+            [
+                min(1.0, (ROWS_PER_GROUP / counts[group]) ** 0.5)
+                * min(1.0, (GROUPS_PER_SOURCE / sums[group[0]]) ** 0.5)
+                for group in self.group
+            ]
+        )
+        #: FLOP/s of 16-bit products that boards of little power allow, over their peak.
+        self._allowed = np.array(
+            [(row.node.device.tdp_watts or np.inf) / row.node.device.bf16_flops for row in rows]
+        ) * np.where(
+            self._table["gemm.flops_per_joule"] > 0, self._table["gemm.flops_per_joule"], np.inf
         )
 
     def columns(self, values: np.ndarray) -> dict[str, np.ndarray]:
@@ -105,6 +117,9 @@ class Problem:
         for index, name in enumerate(KNOBS):
             mine = self._knob_of == index
             columns |= self._turned(name, values[mine] @ self._masks[mine], self._table)
+        share = np.minimum(1.0, self._allowed / columns["gemm.compute_fraction"])
+        for path in ("", "_8bit", "_4bit"):
+            columns[f"gemm.compute_fraction{path}"] *= share
         return columns
 
     def _turned(
@@ -120,8 +135,18 @@ class Problem:
         return found
 
     def predicted_ms(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        ttft_s, tau_s, _ = self.loops.times_s(self.columns(values))
-        return ttft_s * 1e3, tau_s * 1e3
+        found = self.loops.times_s(self.columns(values))
+        return found.ttft_s * 1e3, found.tpot_s * 1e3
+
+    def logs(self, values: np.ndarray) -> np.ndarray:
+        """Logarithm of predicted over measured: own time and first token, shape (2, rows)."""
+        return self._logs(self.columns(values))
+
+    def _logs(self, columns: dict[str, np.ndarray]) -> np.ndarray:
+        found, loops = self.loops.times_s(columns), self.loops
+        rate = found.requests_per_s * loops.busy_copies * loops.outputs
+        own_s = np.choose(self.kind, [found.tpot_s, found.e2e_s, 1 / rate])
+        return np.log([own_s / self.own_s, found.ttft_s * 1e3 / self.ttft_ms])
 
     def residuals(self, values: np.ndarray, counted: np.ndarray) -> np.ndarray:
         return np.concatenate(
@@ -146,14 +171,12 @@ class Problem:
         return np.concatenate([upper, np.diag(1 / self.prior_sd)])
 
     def _misses(self, columns: dict[str, np.ndarray]) -> np.ndarray:
-        """Weighted residuals of TPOT and TTFT, shape (2, rows)."""
-        ttft_s, tau_s, _ = self.loops.times_s(columns)
+        """Weighted residuals of own times and first tokens, shape (2, rows)."""
+        own, ttft = self._logs(columns)
         return np.stack(
             [
-                _soft(np.log(tau_s * 1e3 / self.tpot_ms) / TPOT_SPREAD) * self.weight,
-                _soft(np.log(ttft_s * 1e3 / self.ttft_ms) / TTFT_SPREAD)
-                * self.weight
-                * TTFT_WEIGHT,
+                _soft(own / TPOT_SPREAD) * self.weight,
+                _soft(np.nan_to_num(ttft) / TTFT_SPREAD) * self.weight * TTFT_WEIGHT,
             ]
         )
 
@@ -198,12 +221,8 @@ def main() -> int:
     ]
     given.out.parent.mkdir(exist_ok=True)
     given.out.write_text(_document(factors, len(rows), sum(refused.values())))
-    ttft_ms, tpot_ms = problem.predicted_ms(values)
-    for name, predicted, measured in (
-        ("TPOT", tpot_ms, problem.tpot_ms),
-        ("TTFT", ttft_ms, problem.ttft_ms),
-    ):
-        errors = 100 * np.abs(predicted / measured - 1)
+    for name, logs in zip(("own time", "TTFT"), problem.logs(values), strict=True):
+        errors = 100 * np.abs(np.expm1(logs[~np.isnan(logs)]))
         print(f"{name}, in the fit: median {np.median(errors):.1f}%, mean {errors.mean():.1f}%")
     return 0
 
@@ -211,15 +230,15 @@ def main() -> int:
 def _document(factors: Sequence[Factor], rows: int, unmodelled: int) -> str:
     today = dt.datetime.now(tz=dt.UTC).date()
     data = (
-        f"{rows} runs of silicon_dev.csv (aiconfigurator's regression set, Apache-2.0; "
-        f"H100, H200, B200); {unmodelled} more whose network is not modelled"
+        f"{rows} runs of ten public collections (docs/accuracy names them); {unmodelled} more "
+        "that are doubtful or whose network, device or engine is not modelled"
     )
     lines = [
         "# Written by tools/fit_step_law.py, do not edit; perf/roofline/factors.py explains it.",
         f'version = "{today:%Y-%m}"',
         f'fitted = "{today.isoformat()}"',
         f'data = "{data}"',
-        'engines = "vLLM 0.11-0.19, SGLang 0.5, TensorRT-LLM 1.0-1.3"',
+        'engines = "vLLM 0.4-0.26, SGLang 0.5, TensorRT-LLM 0.9-1.3, TGI 1-2, LMDeploy 0.2"',
         "",
     ]
     for factor in factors:

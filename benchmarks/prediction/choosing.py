@@ -38,7 +38,7 @@ from cross_validate import (  # noqa: E402
     with_anchors,
 )
 from fit_step_law import Problem  # noqa: E402
-from silicon import Measured, read  # noqa: E402
+from measured import SILICON, Measured, read  # noqa: E402
 
 from servetune.search import Forecast, Forecasts  # noqa: E402
 
@@ -110,7 +110,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--similarity", action="store_true")
     given = parser.parse_args()
-    rows, _ = read(given.data)
+    rows, _ = read(given.data, [SILICON])
     problem = Problem(rows)
     held_out = predictions(problem, FOLDS["(model, GPU)"])
     if given.similarity:

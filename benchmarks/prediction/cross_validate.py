@@ -1,13 +1,12 @@
-"""How well the fitted law predicts runs that it has not seen.
+"""How anchors help: the law on the closed loops of one benchmark, pairs of model and GPU left out.
 
-    python benchmarks/prediction/cross_validate.py [--data DIR] [--write] [--factors FILE]
+    python benchmarks/prediction/cross_validate.py [--data DIR] [--factors FILE]
 
 Fits the factors again for every fold (`tools/fit_step_law.py`, needs scipy) with whole groups
 left out, predicts those, and prints medians and means of absolute errors; then with k measured
-rows of each group as anchors, drawn at random or by `most_informative`; then how many held-out
-rows the intervals hold. `--write` stores the interval factors that ship with the package.
-`--factors` judges a stored `factors.toml` instead, model by model: one from before a model came
-is blind to it.
+rows of each group as anchors, drawn at random or by `most_informative`. `accuracy.py` judges all
+sources. `--factors` judges a stored `factors.toml` instead, model by model: one from before a model
+came is blind to it.
 """
 
 from __future__ import annotations
@@ -25,13 +24,12 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(Path(__file__).parent)]
 
 from fit_step_law import Problem, fitted  # noqa: E402
-from silicon import Measured, read  # noqa: E402
+from measured import SILICON, Measured, read  # noqa: E402
 
 from servetune.perf import most_informative  # noqa: E402
 from servetune.perf.roofline.calibration import Anchor, calibrated  # noqa: E402
 from servetune.perf.roofline.similarity import remaining_sd, similarity_of  # noqa: E402
 
-OUT = ROOT / "src" / "servetune" / "perf" / "roofline" / "data" / "intervals.toml"
 FOLDS: dict[str, Callable[[Measured], object]] = {
     "(model, GPU)": lambda row: row.group,
     "GPU": lambda row: row.gpu,
@@ -67,10 +65,9 @@ Predicted = tuple[np.ndarray, np.ndarray]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
-    parser.add_argument("--write", action="store_true", help="store the interval factors")
     parser.add_argument("--factors", type=Path, help="judge this factors.toml, fit nothing")
     given = parser.parse_args()
-    rows, refused = read(given.data)
+    rows, refused = read(given.data, [SILICON])
     problem = Problem(rows)
     print(f"{len(rows)} rows predicted, {sum(refused.values())} not: {refused}")
     print("| | rows | TPOT median / mean % | TTFT | E2E |\n|---|--:|--:|--:|--:|")
@@ -103,17 +100,6 @@ def main() -> int:
     for cells in RIVALS:
         print(f"| {cells[0]} | | " + " | ".join(cells[1:]) + " |")
     print_speed(problem, values)
-    kinds = {
-        "known": held_out["(model, GPU)"],
-        "silicon": held_out["architecture"],
-        "network": held_out["model"],
-        "anchored": anchored[2][0],
-    }
-    print_intervals(problem, kinds)
-    print_doubts(problem, held_out["(model, GPU)"])
-    if given.write:
-        document = interval_document(problem, kinds)
-        OUT.write_text(document + doubt_document(problem, held_out["(model, GPU)"]))
     return 0
 
 
@@ -225,12 +211,6 @@ def stored(problem: Problem, path: Path) -> np.ndarray:
     return np.array([values.get(scope, 0.0) for scope in problem.scopes])
 
 
-def bounds(logs: np.ndarray) -> tuple[float, float]:
-    """Factors between which the held share of exp(logs) lies."""
-    rest = (1 - HELD) / 2
-    return float(np.exp(np.nanquantile(logs, rest))), float(np.exp(np.nanquantile(logs, 1 - rest)))
-
-
 def cautions(logs: np.ndarray) -> dict[float, float]:
     """Confidence -> the factor that exp(logs) exceeds no oftener than that leaves."""
     return {level: max(1.0, float(np.exp(np.nanquantile(logs, level)))) for level in LEVELS}
@@ -241,22 +221,6 @@ def residuals(problem: Problem, predicted: Predicted) -> dict[str, np.ndarray]:
         "tpot": np.log(problem.tpot_ms / predicted[1]),
         "ttft": np.log(problem.ttft_ms / predicted[0]),
     }
-
-
-def print_intervals(problem: Problem, kinds: dict[str, Predicted]) -> None:
-    """Coverage of each group by intervals made from all other groups."""
-    group = np.array([str(row.group) for row in problem.rows])
-    print("\n| kind | TPOT factors | held | TTFT factors | held |\n|---|--:|--:|--:|--:|")
-    for kind, predicted in kinds.items():
-        cells = []
-        for logs in residuals(problem, predicted).values():
-            held = np.zeros(len(logs), dtype=bool)
-            for name in set(group):
-                low, high = np.log(bounds(logs[group != name]))
-                held |= (group == name) & (low <= logs) & (logs <= high)
-            low, high = bounds(logs)
-            cells += [f"{low:.2f} to {high:.2f}", f"{held[~np.isnan(logs)].mean():.0%}"]
-        print(f"| {kind} | " + " | ".join(cells) + " |")
 
 
 def doubts_left(problem: Problem, count: int) -> dict[str, np.ndarray]:
@@ -278,62 +242,6 @@ def deviations(problem: Problem, predicted: Predicted, count: int) -> dict[str, 
     logs = residuals(problem, with_anchors(problem, predicted, ANCHORED["(model, GPU)"], count))
     left = doubts_left(problem, count)
     return {quantity: values / left[quantity] for quantity, values in logs.items()}
-
-
-def print_doubts(problem: Problem, predicted: Predicted) -> None:
-    """Coverage by doubt of each group, by quantiles of all other groups, and by fixed factors.
-
-    Also of the third of rows that is most in doubt.
-    """
-    group = np.array([str(row.group) for row in problem.rows])
-    found = {count: deviations(problem, predicted, count) for count in DOUBTED}
-    print("\n| anchors, time | held by doubt | by fixed factors | most doubtful third | fixed |")
-    print("|---|--:|--:|--:|--:|")
-    for count, each in found.items():
-        for quantity, off in each.items():
-            left = doubts_left(problem, count)[quantity]
-            by_doubt = held_by_others([one[quantity] for one in found.values()], off, group)
-            fixed = held_by_others([off * left], off * left, group)
-            known = ~np.isnan(off)
-            doubtful = known & (left >= np.quantile(left[known], 2 / 3))
-            cells = [
-                f"{held[of].mean():.0%}" for of in (known, doubtful) for held in (by_doubt, fixed)
-            ]
-            print(f"| {count} chosen, {quantity} | " + " | ".join(cells) + " |")
-
-
-def held_by_others(samples: list[np.ndarray], values: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """Which values lie between the bounds that the samples of all other groups give."""
-    held = np.zeros(len(values), dtype=bool)
-    for name in set(group):
-        low, high = np.log(bounds(np.concatenate([one[group != name] for one in samples])))
-        held |= (group == name) & (low <= values) & (values <= high)
-    return held
-
-
-def doubt_document(problem: Problem, predicted: Predicted) -> str:
-    """Quantiles of deviations, in doubts; interval factors are exp(deviations x doubt)."""
-    lines = ["", "[doubt]"]
-    found = [deviations(problem, predicted, count) for count in DOUBTED]
-    for name in ("tpot", "ttft"):
-        logs = np.concatenate([each[name] for each in found])
-        low, high = np.log(bounds(logs))
-        lines += [f"{name}_low = {low:.3f}", f"{name}_high = {high:.3f}"]
-        for level, factor in cautions(logs).items():
-            lines.append(f"{name}_caution_{100 * level:.0f} = {np.log(factor):.3f}")
-    return "\n".join(lines) + "\n"
-
-
-def interval_document(problem: Problem, kinds: dict[str, Predicted]) -> str:
-    lines = ["# Written by benchmarks/prediction/cross_validate.py --write, do not edit."]
-    for kind, predicted in kinds.items():
-        lines += ["", f"[{kind}]"]
-        for name, logs in residuals(problem, predicted).items():
-            low, high = bounds(logs)
-            lines += [f"{name}_low = {low:.3f}", f"{name}_high = {high:.3f}"]
-            for level, factor in cautions(logs).items():
-                lines.append(f"{name}_caution_{100 * level:.0f} = {factor:.3f}")
-    return "\n".join(lines) + "\n"
 
 
 def print_speed(problem: Problem, values: np.ndarray) -> None:

@@ -16,7 +16,7 @@ import collections
 from pathlib import Path
 
 import numpy as np
-from silicon import Measured, loops_of, read
+from measured import Measured, loops_of, read
 
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.step_laws import columns_of

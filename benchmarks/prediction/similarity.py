@@ -18,7 +18,7 @@ import numpy as np
 import scipy.optimize
 from cross_validate import FOLDS, ROOT, predictions
 from fit_step_law import Problem
-from silicon import Measured, read
+from measured import Measured, read
 
 from servetune.perf.roofline.similarity import Similarity
 

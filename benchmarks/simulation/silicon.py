@@ -22,14 +22,14 @@ sys.path[:0] = [str(ROOT / "benchmarks" / "prediction"), str(ROOT / "tools")]
 
 from cross_validate import FOLDS  # noqa: E402
 from fit_step_law import Problem, fitted  # noqa: E402
-from silicon import Measured, read  # noqa: E402
+from measured import SILICON, Measured, read  # noqa: E402
 
 from servetune.errors import ServetuneError  # noqa: E402
 from servetune.perf import RunOptions, performance_at, simulate  # noqa: E402
 from servetune.perf.roofline.coefficients import Coefficients  # noqa: E402
-from servetune.perf.roofline.factors import Factor, corrected  # noqa: E402
+from servetune.perf.roofline.factors import Factor, corrected, scopes_of  # noqa: E402
 from servetune.perf.roofline.steady_state import length_moments  # noqa: E402
-from servetune.perf.roofline.tables import architecture_of, table_for  # noqa: E402
+from servetune.perf.roofline.tables import table_for  # noqa: E402
 from servetune.workload import Workload  # noqa: E402
 
 Triple = tuple[float, float, float]  # TTFT, TPOT, end-to-end in ms
@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--every", type=int, default=1)
     given = parser.parse_args()
-    rows, _ = read(given.data)
+    rows, _ = read(given.data, [SILICON])
     problem = Problem(rows)
     values = held_out_values(problem)
     names = ("simulated", "whole run by formula", "steady state")
@@ -87,8 +87,7 @@ def coefficients(problem: Problem, row: Measured, values: np.ndarray) -> Coeffic
     return corrected(
         table_for(device, row.engine, row.version),
         factors,
-        engine=row.engine,
-        architecture=architecture_of(device),
+        scopes_of(device, row.engine, row.version),
         name="held out",
     )
 

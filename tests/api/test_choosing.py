@@ -154,7 +154,7 @@ def test_an_estimate_for_another_engine_uses_its_defaults_and_its_words(servetun
     lengths = ("--input-len", "256", "--output-len", "256")
     found = data(servetune(*asked, *lengths, "--engine", "tgi", "--json"))
     answer = found["chosen"]["answer"]
-    assert answer["coefficients"].startswith("tgi-1/ampere")
+    assert answer["coefficients"].startswith("tgi/ampere")
     # Published for one user: 33 ms per token.
     assert answer["best_latency"]["e2e_ms"] / 256 == pytest.approx(33, rel=0.15)
     assert "--engine tgi " in found["tune_commands"]["simple"]

@@ -47,8 +47,8 @@ def test_a_row_is_answered_with_its_own_columns_kept(predict):
         (GOOD.replace("Qwen/Qwen3-8B", "no/such-model"), "no/such-model"),
         (GOOD.replace("bf16", "fp3"), "fp3"),
         (GOOD.replace(",16,", ",zero,"), "concurrency must be a number"),
-        (GOOD.replace(",1024,", ",-5,"), "isl must be a whole number"),
-        (GOOD.replace(",1024,", ",nan,"), "isl must be a whole number"),
+        (GOOD.replace(",1024,", ",-5,"), "isl must be a number"),
+        (GOOD.replace(",1024,", ",nan,"), "isl must be a number"),
         ("short", ""),
     ],
 )

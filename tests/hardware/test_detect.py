@@ -132,6 +132,11 @@ CARDS = [
     ("NVIDIA GB200", 189471, "GB200"),
     ("NVIDIA GB300", 284208, "GB300"),
     ("NVIDIA GB300", 256703, "GB300"),  # the desk-side machine
+    ("NVIDIA GB10", 122570, "GB10"),
+    ("Tesla V100S-PCIE-32GB", 32768, "V100S-PCIe-32GB"),
+    ("NVIDIA GeForce RTX 4090 D", 24564, "RTX 4090 D"),
+    ("NVIDIA RTX 4000 Ada Generation", 20475, "RTX 4000 Ada"),
+    ("NVIDIA RTX 5000 Ada Generation", 32760, "RTX 5000 Ada"),
 ]
 
 

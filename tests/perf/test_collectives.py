@@ -9,20 +9,22 @@ from servetune.perf.roofline.collectives import all_gather_s, all_reduce_s
 
 NVLINK4 = Link(name="nvlink4", bytes_per_s=450e9, peer_to_peer=True)
 PCIE4 = Link(name="pcie4-p2p", bytes_per_s=31.5e9, peer_to_peer=True)
+PCIE3 = Link(name="pcie3-p2p", bytes_per_s=15.75e9, peer_to_peer=True)
+PCIE5 = Link(name="pcie5-p2p", bytes_per_s=63e9, peer_to_peer=True)
 PCIE4_STAGED = Link(name="pcie4", bytes_per_s=31.5e9, peer_to_peer=False)
 
 
 @pytest.mark.parametrize(
     ("link", "group", "message_bytes", "measured_s", "tolerance"),
     [
-        # L40S, vLLM in captured graphs; 16-bit elements times two.
+        # L40S, vLLM in captured graphs; 16-bit elements times two. Its pair has peer-to-peer.
         (PCIE4, 2, 256, 5.4e-6, 0.1),
-        (PCIE4, 4, 256, 13.3e-6, 0.2),
-        (PCIE4, 8, 256, 25.0e-6, 0.25),
-        (PCIE4, 4, 163_840, 72e-6, 0.15),
-        (PCIE4, 2, 2 * 536_870_912, 56e-3, 0.05),
-        (PCIE4, 4, 2 * 536_870_912, 431e-3, 0.05),
-        (PCIE4, 8, 2 * 536_870_912, 961e-3, 0.05),
+        (PCIE4_STAGED, 4, 256, 13.3e-6, 0.2),
+        (PCIE4_STAGED, 8, 256, 25.0e-6, 0.25),
+        (PCIE4_STAGED, 4, 163_840, 72e-6, 0.2),
+        (PCIE4, 2, 2 * 536_870_912, 56e-3, 0.15),
+        (PCIE4_STAGED, 4, 2 * 536_870_912, 431e-3, 0.1),
+        (PCIE4_STAGED, 8, 2 * 536_870_912, 961e-3, 0.2),
         # H200
         (NVLINK4, 2, 256, 4.4e-6, 0.15),
         (NVLINK4, 8, 2 * 4_194_304, 48.4e-6, 0.25),
@@ -61,7 +63,25 @@ def test_without_peer_to_peer_a_pair_is_slower_and_never_faster() -> None:
 
 
 def test_nvlink_is_an_order_of_magnitude_faster_than_pcie_for_four() -> None:
-    assert all_reduce_s(NVLINK4, 4, 4e7) * 20 < all_reduce_s(PCIE4, 4, 4e7)
+    assert all_reduce_s(NVLINK4, 4, 4e7) * 20 < all_reduce_s(PCIE4_STAGED, 4, 4e7)
+    assert all_reduce_s(NVLINK4, 4, 4e7) * 8 < all_reduce_s(PCIE4, 4, 4e7)
+
+
+@pytest.mark.parametrize(
+    ("link", "group", "floor_bytes_per_s"),
+    [
+        # Bytes per token times measured tokens per second: what a machine moved at the least.
+        (PCIE5, 4, 29e9),  # RTX PRO 6000
+        (PCIE5, 8, 32e9),
+        (PCIE4, 8, 4.3e9),  # RTX A6000
+        (PCIE3, 8, 3.0e9),  # V100S
+        (PCIE4_STAGED, 8, 1.3e9),
+    ],
+)
+def test_all_reduce_is_as_fast_as_served_tokens_show(
+    link: Link, group: int, floor_bytes_per_s: float
+) -> None:
+    assert 1e9 / all_reduce_s(link, group, 1e9) > floor_bytes_per_s
 
 
 def test_an_all_gather_moves_less_than_an_all_reduce_of_the_same_size() -> None:

@@ -7,7 +7,14 @@ import pytest
 
 from servetune.hardware import device
 from servetune.perf.roofline.coefficients import PATHS, Coefficients
-from servetune.perf.roofline.factors import KNOBS, Factor, coefficients_for, corrected, fit
+from servetune.perf.roofline.factors import (
+    KNOBS,
+    Factor,
+    coefficients_for,
+    corrected,
+    fit,
+    scopes_of,
+)
 from servetune.perf.roofline.tables import COEFFICIENTS, table_for
 
 HOPPER = COEFFICIENTS["hopper"]
@@ -17,8 +24,7 @@ def turned(*factors: tuple[str, str, float], engine: str = "vllm") -> Coefficien
     return corrected(
         HOPPER,
         [Factor(knob=knob, scope=scope, value=value, sd=0.1) for knob, scope, value in factors],
-        engine=engine,
-        architecture="hopper",
+        ("all", f"engine:{engine}"),
         name="test",
     )
 
@@ -26,12 +32,7 @@ def turned(*factors: tuple[str, str, float], engine: str = "vllm") -> Coefficien
 def test_every_factor_of_the_fit_turns_a_known_knob_within_five_prior_deviations() -> None:
     for factor in fit().factor:
         knob = KNOBS[factor.knob]
-        kind = factor.scope.partition(":")[0]
-        prior_sd = {
-            "all": knob.all_sd,
-            "engine": knob.engine_sd,
-            "architecture": knob.architecture_sd,
-        }[kind]
+        prior_sd = knob.sd(factor.scope)
         assert abs(factor.value) < 5 * prior_sd, factor
         assert 0 < factor.sd <= prior_sd * 1.001, factor
 
@@ -70,6 +71,23 @@ def test_fitted_coefficients_are_physical(gpu: str, engine: str) -> None:
             assert value / found.device_factor < 1, field.name
 
 
-def test_the_simulated_engine_is_vllm_and_ada_keeps_its_table() -> None:
+def test_the_simulated_engine_is_vllm_and_a_cpu_keeps_its_table() -> None:
     assert coefficients_for(device("H100"), "simulated") == coefficients_for(device("H100"))
-    assert coefficients_for(device("L4")) == table_for(device("L4"))
+    assert coefficients_for(device("CPU")) == table_for(device("CPU"))
+
+
+def test_a_board_of_little_power_multiplies_no_faster_than_it_allows() -> None:
+    small, large = device("L4"), device("L40S")
+    reached = small.bf16_flops * coefficients_for(small).gemm.compute_fraction
+    assert reached == pytest.approx(0.56e12 * 72)
+    share = coefficients_for(large).gemm.compute_fraction
+    assert share > 1.5 * coefficients_for(small).gemm.compute_fraction
+
+
+def test_a_past_release_has_factors_of_its_own_and_none_of_the_present() -> None:
+    scopes = scopes_of(device("A100"), "vllm", "0.5.1")
+    assert scopes == ("past:vllm/early",)
+    assert scopes_of(device("A100"), "vllm", "2024 (not recorded)") == scopes
+    assert scopes_of(device("A100"), "vllm", "0.32.0") == ("all", "engine:vllm")
+    amd = scopes_of(device("MI300X"), "vllm", "0.6.4")
+    assert amd == ("architecture:cdna", "past:vllm/v0", "port:vllm/v0/cdna")

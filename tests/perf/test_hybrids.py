@@ -71,7 +71,7 @@ def test_the_simulator_admits_no_more_sequences_than_their_states_leave_room_for
         (NAME, "known"),  # delta rule with one decay per head, as Qwen3.5-397B
         ("zai-org/GLM-5", "known"),  # latent attention behind an index
         ("moonshotai/Kimi-Linear-48B-A3B-Instruct", "network"),  # one decay per channel
-        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "network"),  # Mamba-2
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "known"),  # Mamba-2
         ("deepseek-ai/DeepSeek-V4-Pro", "network"),  # compressed attention
     ],
 )

@@ -229,7 +229,7 @@ SHAPE, NODE = load_shape("Qwen/Qwen3-4B", catalogue_first=True), node(gpu="L4")
 
 def overloaded(timeout_s: float | None, **fields: object) -> SimulatedRun:
     load = Workload.of(
-        LengthLaws.ranged(500, 200, 0.5), request_count=600, arrivals=Poisson(16.0), seed=3
+        LengthLaws.ranged(500, 200, 0.5), request_count=600, arrivals=Poisson(9.0), seed=3
     )
     plan = Plan(model="m", **({"max_model_len": 4096} | fields))  # type: ignore[arg-type]
     return simulate(plan, SHAPE, NODE, load, options=RunOptions(timeout_s=timeout_s))

@@ -68,6 +68,7 @@ def estimate_text(found: Estimation, *, emphasis: Callable[[str], str] = str) ->
         f"Times and rates within a factor of {interval.low_factor:.3g} to "
         f"{interval.high_factor:.3g}{known}: {interval.basis}"
     )
+    yield from wrap(f"Accuracy: {interval.accuracy.sentence}")
     for note in answer.notes:
         yield from wrap(f"  - {note}", subsequent_indent="    ")
     if found.tune_commands:

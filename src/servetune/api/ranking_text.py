@@ -84,7 +84,7 @@ def _interval_text(ranked: Sequence[Ranked]) -> str:
     widest = max((one.interval for one in ranked), key=lambda each: each.high_factor)
     return (
         f"Times and rates within a factor of {widest.low_factor:.3g} to {widest.high_factor:.3g}: "
-        f"{widest.basis}"
+        f"{widest.basis}. Accuracy: {widest.accuracy.sentence}"
     )
 
 

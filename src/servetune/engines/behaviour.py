@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
@@ -29,18 +30,36 @@ class ReleaseDefaults(msgspec.Struct, frozen=True, kw_only=True):
     fill: Callable[[Plan, NetworkShape, Device], FieldValues]
 
 
-class EarlierSteps(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps of an engine's releases before one.
+class Era(msgspec.Struct, frozen=True, kw_only=True):
+    """Releases of an engine whose steps differ from the present ones alike.
 
     Attributes:
+        name: Name of the era in the fit's factors, such as `v0`.
         before: The first release that is not meant, major and minor.
-        coefficients: Paths of `perf.roofline.Coefficients` to values that differ.
-        added_s: Coefficients that are larger in those releases, by path, and by how many seconds.
+        named: Beginning of the releases' own names, where they are a fork's.
+        years: Years that tables of measurements give in place of a release.
+        apart: Whether kernels and host are others, so that what holds for present engines says
+            nothing of them.
+        coefficients: Paths of `perf.roofline.Coefficients` to values that differ; the fit's
+            factors of the era come on top.
     """
 
-    before: tuple[int, int]
+    name: str
+    before: tuple[int, int] = (0, 0)
+    named: str = ""
+    years: tuple[int, ...] = ()
+    apart: bool = False
     coefficients: Mapping[str, bool | int | float] = MappingProxyType({})
-    added_s: Mapping[str, float] = MappingProxyType({})
+
+    def holds(self, version: str) -> bool:
+        """Whether a release is of this era or an older one; a build without numbers is not."""
+        if self.named:
+            return version.startswith(self.named)
+        numbers = re.match(r"v?(\d+)\.(\d+)(?!\.dev)(?!\d)", version)
+        if numbers is not None:
+            return (int(numbers[1]), int(numbers[2])) < self.before
+        year = re.match(r"20\d\d(?!\d)", version)
+        return year is not None and int(year[0]) in self.years
 
 
 class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,19 +72,23 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
             none has its rows.
         coefficients: Paths of `perf.roofline.Coefficients` to values that differ.
         experts: Architecture to the shares that products of experts reach, by their path.
-        earlier: Differences of earlier releases, from measured runs; the operator tables do not
-            have them.
+        eras: Earlier releases whose steps differ, the oldest first.
+        fitted_alone: Whether its coefficients are a fit of their own, on which no factor of the
+            common fit applies.
         plain_experts: Whether experts are multiplied like dense matrices, without grouped kernels.
-        own_fit: Label of the fit of this engine alone, which stands instead of the fit of all.
     """
 
     name: str = ""
     table_names: tuple[str, ...] = ()
     coefficients: Mapping[str, bool | int | float] = MappingProxyType({})
     experts: Mapping[str, Mapping[str, float]] = MappingProxyType({})
-    earlier: tuple[EarlierSteps, ...] = ()
+    eras: tuple[Era, ...] = ()
+    fitted_alone: bool = False
     plain_experts: bool = False
-    own_fit: str = ""
+
+    def era_of(self, version: str) -> Era | None:
+        """Era of a release; `None` for the present one, and for a release that is not known."""
+        return next((era for era in self.eras if era.holds(version)), None)
 
 
 class AdmissionLimit(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from servetune.plan.plan import Plan
 #: Least compute capability of each architecture, times ten (NVIDIA's list of CUDA devices).
 _CAPABILITY: Mapping[str, int] = MappingProxyType(
     {"volta": 70, "turing": 75, "ampere": 80, "ada": 89, "hopper": 90, "blackwell": 100}
+    | dict.fromkeys(("blackwell-rtx", "blackwell-gb10"), 120)
 )
 
 

@@ -27,7 +27,10 @@ _STORAGE_WORDS = {
     "awq": "int4",
     "gptq": "int4",
     "4bit": "int4",
-    **{word: word for word in ("fp8", "nvfp4", "fp4", "mxfp4", "int4", "w4a16", "int8", "w8a8")},
+    **{
+        word: word
+        for word in ("fp8", "nvfp4", "fp4", "mxfp4", "int4", "w4a16", "int8", "w8a8", "w8a16")
+    },
 }
 #: Further words of such names, without meaning for the number of bits.
 _IGNORED_WORDS = re.compile(

@@ -33,10 +33,12 @@ from servetune.hardware import Device, Node, device, node
 from servetune.models import ExpertFeedForward, NetworkShape
 from servetune.perf import Calibration
 from servetune.perf.roofline import ClosedLoopRun, PredictedRun, interval_of, length_moments
+from servetune.perf.roofline.accuracy import Ran
+from servetune.perf.roofline.closed_loop import Protocol
 from servetune.plan import Plan
 from servetune.prediction.conventions import Convention, RowFacts, UnstatedSettings
 from servetune.workload import LengthLaws
-from servetune.workload.laws import Uniform
+from servetune.workload.laws import Always, Law, LogNormal, Uniform
 
 #: Value of a cell that is written.
 Cell: TypeAlias = str | float
@@ -75,28 +77,37 @@ def run_of(
     facts, shape, gpu = _facts(row, shape_of)
     unstated = UnstatedSettings() if convention is None else convention(facts)
     tensor_parallel, copies, spread = facts.tensor_parallel, facts.copies, facts.spread_experts
-    if unstated.divided_attention:
+    protocol = _protocol(row)
+    if unstated.divided_attention or _divided_throughput(facts, shape, protocol):
         tensor_parallel, copies, spread = 1, tensor_parallel, True
     drafts = unstated.draft_tokens
+    lengths = _lengths(row, facts, unstated.equal_lengths)
+    # A server is started for the users of a run, where their number is a setting of it.
+    replicas = _count(row, "replicas", default=1)
+    each = math.ceil(facts.concurrency / copies / replicas)
+    places = None if protocol == "open" else max(1, each)
     plan = Plan(
         model=shape.name,
         engine=_planned_as(facts.engine, copies),
         tensor_parallel=tensor_parallel,
         pipeline_parallel=_count(row, "pp", default=1),
         data_parallel=copies,
+        replicas=replicas,
         expert_parallel=spread,
         max_num_batched_tokens=unstated.max_num_batched_tokens,
         gpu_memory_fraction=unstated.gpu_memory_fraction,
-        max_num_seqs=max(1, math.ceil(facts.concurrency / copies)),
-        max_model_len=facts.prompt_tokens + facts.output_tokens,
-        kv_cache_dtype=row.get("precision_kv", "").strip() or unstated.kv_cache_dtype,
+        max_num_seqs=places,
+        max_model_len=_longest_tokens(lengths),
+        kv_cache_dtype=(
+            row.get("precision_kv", "").strip()
+            or unstated.kv_cache_dtype
+            or _checkpoint_cache(facts)
+        ),
         draft_tokens=drafts,
         draft_method="mtp" if drafts else None,
         draft_acceptance_fraction=unstated.draft_acceptance_fraction if drafts else None,
     )
     # The row was run, so its plan is one that an engine can run: `assumptions` reports changes.
-    ratio = 1.0 if unstated.equal_lengths else RANGE_RATIO
-    lengths = LengthLaws.ranged(facts.prompt_tokens, facts.output_tokens, ratio)
     plan = with_wider_share(with_whole_experts(plan, shape), shape, gpu)
     plan = with_useful_places(plan, shape, gpu, _context_tokens(lengths))
     return ClosedLoopRun(
@@ -105,11 +116,33 @@ def run_of(
         plan=plan,
         lengths=lengths,
         concurrency=facts.concurrency,
-        request_count=REQUESTS_PER_USER * facts.concurrency,
+        request_count=_request_count(row, protocol, facts.concurrency),
+        protocol=protocol or "closed",
+        rate_per_s=_number(row, "rate", default=0.0),
+        warmed=protocol is not None,
         engine=facts.engine,
         engine_version=facts.version,
         admission_delay_steps=unstated.admission_delay_steps,
     )
+
+
+def _checkpoint_cache(facts: RowFacts) -> str | None:
+    """Eight bits for TensorRT-LLM's quantised checkpoints, whose files ask for such a cache.
+
+    NVIDIA's FP8 and NVFP4 checkpoints state `kv_cache_quant_algo: FP8`, which the engine follows.
+    """
+    quantised = facts.engine == "trtllm" and facts.storage in ("fp8", "nvfp4")
+    return "fp8" if quantised else None
+
+
+def _divided_throughput(facts: RowFacts, shape: NetworkShape, protocol: Protocol | None) -> bool:
+    """Whether TensorRT-LLM's highest throughput was measured with attention divided by users.
+
+    Its documentation's settings for networks with experts have `enable_attention_dp: true`, and
+    its tables print the degree of tensor parallelism all the same.
+    """
+    offline = protocol == "offline" and facts.engine == "trtllm"
+    return offline and facts.copies == 1 and facts.tensor_parallel > 1 and _has_experts(shape)
 
 
 def _planned_as(name: str, copies: int) -> str:
@@ -124,15 +157,16 @@ def _planned_as(name: str, copies: int) -> str:
 @functools.cache
 def _engines() -> Mapping[str, str]:
     """Name of an engine in a table to that of its measured runs, whose kernels apply."""
-    names = {word: facts.name for word, facts in facts_by_table_name().items()}
+    names = {re.sub(r"[\s.-]+", "_", name): step_law_facts(name).name for name in ENGINES}
+    names |= {word: facts.name for word, facts in facts_by_table_name().items()}
     return names | {"": step_law_facts(DEFAULT_ENGINE).name}
 
 
 def _facts(
     row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]
 ) -> tuple[RowFacts, NetworkShape, Device]:
-    prompt, output = _count(row, "isl"), _count(row, "osl")
-    concurrency, copies = _count(row, "concurrency"), _count(row, "dp", default=1)
+    prompt, output = _number(row, "isl"), _number(row, "osl")
+    concurrency, copies = max(1, round(_number(row, "concurrency"))), _count(row, "dp", default=1)
     engine = _known(_engines(), row.get("engine", ""), "engine")
     storage = _known(STORAGE, row.get("precision_weights", ""), "precision")
     experts = _known(STORAGE, row.get("precision_moe", ""), "precision")
@@ -144,8 +178,8 @@ def _facts(
         model=shape.name,
         architecture=gpu.architecture,
         storage=storage,
-        prompt_tokens=prompt,
-        output_tokens=output,
+        prompt_tokens=max(1, round(prompt)),
+        output_tokens=max(1, round(output)),
         concurrency=concurrency,
         tensor_parallel=_count(row, "tp", default=1),
         copies=copies,
@@ -206,13 +240,17 @@ def prediction_columns(
         predicted: Operating point, already corrected where there is a calibration.
         calibration: Calibration that narrows the interval.
     """
-    point, band = predicted.point, interval_of(run.node, run.plan, run.shape, calibration)
+    point = predicted.point
+    ran = Ran(engine=run.engine, version=run.engine_version, protocol=run.protocol)
+    band = interval_of(run.node, run.plan, run.shape, calibration, ran)
     law = run.lengths.output_tokens if isinstance(run.lengths, LengthLaws) else None
-    output = law.most if isinstance(law, Uniform) else 1
+    e2e_ms = point.e2e_ms
+    if isinstance(law, Uniform):  # of the nominal length, by which tables count
+        e2e_ms = point.ttft_ms + (law.most - 1) * point.tpot_ms
     return {
         "ttft_ms": rounded(point.ttft_ms),
         "tpot_ms": rounded(point.tpot_ms),
-        "e2e_ms": rounded(point.ttft_ms + (output - 1) * point.tpot_ms),
+        "e2e_ms": rounded(e2e_ms),
         "output_tokens_per_s": rounded(point.output_tokens_per_s),
         "ttft_low_ms": rounded(point.ttft_ms * band.ttft_low_factor),
         "ttft_high_ms": rounded(point.ttft_ms * band.ttft_high_factor),
@@ -235,6 +273,69 @@ def _word(row: Mapping[str, str], name: str) -> str:
     if not word:
         raise InputError(f"{name} is empty")
     return word
+
+
+#: Standard deviation of lengths over their mean, where a row gives means of a mixed set: of
+#: conversations, and of long documents, which sets choose by their length.
+_MIXED_SPREAD, _LONG_SPREAD, _LONG_TOKENS = 0.9, 0.2, 2048
+_PROTOCOLS: tuple[Protocol, ...] = ("closed", "open", "static", "offline", "burst")
+#: Other words of tables.
+_PROTOCOL_WORDS = {"steady": "closed"}
+
+
+def _protocol(row: Mapping[str, str]) -> Protocol | None:
+    """How the row's requests came; `None` where the table does not say."""
+    word = row.get("protocol", "").strip().lower()
+    if not word:
+        return None
+    for known in _PROTOCOLS:
+        if known == _PROTOCOL_WORDS.get(word, word):
+            return known
+    raise UnknownName("protocol", word, _PROTOCOLS)
+
+
+def _lengths(row: Mapping[str, str], facts: RowFacts, equal: bool) -> LengthLaws:
+    """Laws of the row's lengths: a range below them, equal ones, or a spread around a mean."""
+    if not row.get("range_ratio", "").strip():
+        if not row.get("protocol", "").strip():
+            return facts_lengths(facts, 1.0 if equal else RANGE_RATIO)
+        parts = [_spread(_number(row, name)) for name in ("isl", "osl")]
+        return LengthLaws(*parts)
+    return facts_lengths(facts, _number(row, "range_ratio"))
+
+
+def facts_lengths(facts: RowFacts, ratio: float) -> LengthLaws:
+    return LengthLaws.ranged(facts.prompt_tokens, facts.output_tokens, ratio)
+
+
+def _spread(mean: float) -> Law:
+    """Law of a length: a number that is not whole is the mean of lengths that differ."""
+    if mean == int(mean):
+        return Always(int(mean))
+    return LogNormal.of_mean(mean, (_MIXED_SPREAD if mean < _LONG_TOKENS else _LONG_SPREAD) * mean)
+
+
+def _longest_tokens(lengths: LengthLaws) -> int:
+    return length_moments(lengths).longest_tokens
+
+
+def _request_count(row: Mapping[str, str], protocol: Protocol | None, concurrency: int) -> int:
+    if protocol in ("static", "burst"):
+        return concurrency
+    return max(1, round(_number(row, "requests", default=REQUESTS_PER_USER * concurrency)))
+
+
+def _number(row: Mapping[str, str], name: str, *, default: float | None = None) -> float:
+    text = row.get(name, "").strip()
+    if not text and default is not None:
+        return default
+    try:
+        number = float(text)
+    except ValueError:
+        raise InputError(f"{name} must be a number, got '{text}'") from None
+    if not (math.isfinite(number) and 0 < number <= MOST):
+        raise InputError(f"{name} must be a number up to {MOST:,} above zero, got '{text}'")
+    return number
 
 
 def _count(row: Mapping[str, str], name: str, *, default: int | None = None) -> int:

@@ -28,7 +28,7 @@ from servetune.report.ranking import (
 )
 from servetune.report.selection import MOST_BYTES, MOST_TRIALS, in_order_of_interest
 from servetune.report.suggestions import LOAD_SETTINGS, Evidence, load_of
-from servetune.report.summary import simulated_share, simulated_speed
+from servetune.report.summary import simulated_accuracy, simulated_share, simulated_speed
 from servetune.search import (
     OBJECTIVES,
     TOLERATED_ERROR_RATE,
@@ -150,6 +150,7 @@ def header_of(records: Sequence[TrialRecord]) -> JsonObject:
         "date": _date(records),
         "simulated": simulated_share(records),
         "simulated_speed": simulated_speed(records),
+        "accuracy": simulated_accuracy(records),
         "simulated_count": sum(record.simulated for record in records),
         "failed_count": sum(record.status == "failed" for record in records),
         "trial_count": len(records),

@@ -12,9 +12,12 @@ from typing import Any, Literal
 import msgspec
 
 import servetune
-from servetune.errors import StoreError
+from servetune.errors import ServetuneError, StoreError
+from servetune.hardware import node
 from servetune.json_value import JsonObject
 from servetune.metrics import Constraint, unmet, value_of
+from servetune.models import catalogue, load_shape
+from servetune.perf.roofline import accuracy_like
 from servetune.report.ranking import candidates_of, picks
 from servetune.search import Recommendation, pareto_keys
 from servetune.store.schema import SCHEMA, TrialRecord, record_from_json
@@ -104,6 +107,22 @@ def simulated_share(records: Sequence[TrialRecord]) -> bool | Literal["mixed"]:
     """Whether all trials were simulated, none (`False`), or some (`"mixed"`)."""
     kinds = {record.simulated for record in records}
     return "mixed" if len(kinds) > 1 else kinds == {True}
+
+
+def simulated_accuracy(records: Sequence[TrialRecord]) -> str:
+    """Errors of predictions for measured runs like the simulated trials; empty if unknown.
+
+    The network is read from the bundled catalogue alone.
+    """
+    first = next((record for record in records if record.simulated and record.plan), None)
+    if first is None or first.plan is None or first.plan.model not in catalogue():
+        return ""
+    try:
+        machine = node(gpu=str(first.metadata.gpu_type).removeprefix("NVIDIA "))
+        shape = load_shape(first.plan.model, catalogue_first=True)
+        return accuracy_like(machine, first.plan, shape).sentence
+    except ServetuneError:  # a machine or a storage that this version does not know
+        return ""
 
 
 def simulated_speed(records: Sequence[TrialRecord]) -> float | None:

@@ -37,7 +37,7 @@ from servetune.report.ranking import (
     varying,
 )
 from servetune.report.suggestions import Evidence
-from servetune.report.summary import simulated_share, simulated_speed
+from servetune.report.summary import simulated_accuracy, simulated_share, simulated_speed
 from servetune.search import Recommendation, failed_requests
 from servetune.store.schema import TrialRecord
 from servetune.units import MS_PER_S
@@ -132,6 +132,8 @@ def simulated_notice(records: Sequence[TrialRecord]) -> str:
         if speed
         else ""
     )
+    found = simulated_accuracy(records)
+    lapse += f". Accuracy: {found}" if found else ""
     if simulated_share(records) is True:
         every = "the one trial was" if count == 1 else f"all {count} trials were"
         return f"SIMULATED: {every} simulated, no model ran{lapse}"

@@ -13,6 +13,7 @@ from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.perf.sim.admission import limits_of
 from servetune.perf.sim.disaggregation import PrefillPool, prefill_pool_of
 from servetune.perf.sim.scheduler_config import (
+    batch_in_flight,
     check_context_fits,
     composes_ahead,
     routing_of,
@@ -115,11 +116,11 @@ def service_of(
             cached_block_tokens=config.block_tokens if config.prefix_caching else None,
             any_model=engine(filled.engine).native_routes.any_model,
         ),
-        config=config,
+        config=batch_in_flight(config, filled),
         law=step_law(filled, shape, node, chosen),
         overhead=RequestOverhead(
             request_s=chosen.host.request_s, prompt_token_s=chosen.host.prompt_token_s
         ),
-        ranks=filled.data_parallel,
+        ranks=filled.data_parallel * filled.pipeline_parallel,
         prefill_pool=prefill_pool_of(filled, node, divided),
     )

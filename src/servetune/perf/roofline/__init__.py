@@ -1,5 +1,6 @@
 """Step times and steady states by formula."""
 
+from servetune.perf.roofline.accuracy import Accuracy, accuracy_like
 from servetune.perf.roofline.breakdown import breakdown
 from servetune.perf.roofline.closed_loop import RunPoint
 from servetune.perf.roofline.closed_loop_runs import ClosedLoopRun, PredictedRun, predict_runs
@@ -23,6 +24,7 @@ from servetune.perf.roofline.tables import COEFFICIENTS, table_for
 
 __all__ = [
     "COEFFICIENTS",
+    "Accuracy",
     "ClosedLoopRun",
     "Coefficients",
     "Estimate",
@@ -34,6 +36,7 @@ __all__ = [
     "RunPoint",
     "SafetyFactors",
     "Step",
+    "accuracy_like",
     "breakdown",
     "coefficients_for",
     "estimate",

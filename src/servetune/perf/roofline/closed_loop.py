@@ -39,6 +39,7 @@ preemption, and arrivals that are no closed loop.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -54,7 +55,14 @@ from servetune.units import MS_PER_S
 #: request spends before its first token, a half at the very worst that still decodes.
 _ROUNDS = 12
 #: Shares of the generations after the first at whose middles their waiting is read.
+_MANY_BATCHES = 4
 _SLICES = ((0.0, 1 / 9), (1 / 9, 1 / 3), (1 / 3, 2 / 3), (2 / 3, 1.0))
+
+
+#: How the requests of a run come: `closed`, each user's next after the answer to the last; `open`,
+#: at a rate; all at once as one `static` batch, as an `offline` list that is worked off, or as a
+#: `burst` whose requests are timed one by one.
+Protocol: TypeAlias = Literal["closed", "open", "static", "offline", "burst"]
 
 
 class RunPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +84,27 @@ class RunPoint(msgspec.Struct, frozen=True, kw_only=True):
     queued: bool
 
 
+class RunTimes(NamedTuple):
+    """Means of R runs, one copy each; seconds, each of shape (R,).
+
+    Attributes:
+        tpot_s: Gap between tokens, steps with others' prompts included.
+        running: Sequences decoding at the same time.
+        requests_per_s: Requests over the run's time; its steady state's in closed loops.
+        e2e_s: Mean time of a request; of the whole run where all come at once.
+    """
+
+    ttft_s: Array
+    tpot_s: Array
+    running: Array
+    requests_per_s: Array
+    e2e_s: Array
+
+    def where(self, mask: Array, other: RunTimes) -> RunTimes:
+        """These means, and the other's where the mask is true."""
+        return RunTimes(*(np.where(mask, b, a) for a, b in zip(self, other, strict=True)))
+
+
 class ClosedLoops:
     """R runs in array form; parts that do not depend on coefficients are computed once.
 
@@ -84,8 +113,11 @@ class ClosedLoops:
         plans: Resolved.
         kv_tokens: Tokens that one copy's cache holds, per run.
         moments: Moments of the lengths, per run.
-        concurrency: Requests in flight, all copies together, per run.
+        concurrency: Requests in flight, all copies together, per run; not read of open loops.
         request_count: Requests of the run, all copies together, per run.
+        protocols: How requests arrive, per run; closed loops if omitted.
+        rates_per_s: Requests per second of open loops, all copies together, per run.
+        warmed: Whether requests were sent before the run, per run; none if omitted.
         admission_delay_steps: `ClosedLoopRun.admission_delay_steps`, per run; none where not given.
     """
 
@@ -98,13 +130,24 @@ class ClosedLoops:
         concurrency: Sequence[int],
         request_count: Sequence[int],
         *,
+        protocols: Sequence[Protocol] | None = None,
+        rates_per_s: Sequence[float] | None = None,
+        warmed: Sequence[bool] | None = None,
         admission_delay_steps: Sequence[float] | None = None,
     ) -> None:
         self._stack = stack
-        self.copies = np.array([plan.replicas * plan.data_parallel for plan in plans], float)
+        kinds = protocols or ["closed"] * len(plans)
+        self._open = np.array([kind == "open" for kind in kinds])
+        self._once = np.array([kind in ("static", "offline", "burst") for kind in kinds])
+        self._cold = 1.0 - np.asarray(warmed or np.zeros(len(plans)), float)
+        self._timed_each = np.array([kind == "burst" for kind in kinds])
+        stages = np.array([plan.pipeline_parallel for plan in plans], float)
+        # Each stage computes another batch, so a pipeline serves like as many slower copies.
+        self.copies = stages * [plan.replicas * plan.data_parallel for plan in plans]
+        self._rate = np.asarray(rates_per_s or np.zeros(len(plans)), float) / self.copies
         self.concurrency = np.asarray(concurrency, float)
         self.budget = np.array([plan.max_num_batched_tokens for plan in plans], float)
-        places = np.array([plan.max_num_seqs for plan in plans], float)
+        places = np.array([plan.max_num_seqs for plan in plans], float) / stages
         self.inputs = np.array([m.input_tokens for m in moments])
         self.outputs = np.array([m.output_tokens for m in moments])
         self.pairs = np.array([m.prompt_pairs for m in moments])
@@ -114,13 +157,15 @@ class ClosedLoops:
         self.each = np.array([1 + (plan.draft_tokens or 0) for plan in plans], float)
         self._clump_share = clump_share(self.spread * self.gained / self.outputs)
         self.steps = np.maximum(1.0, (self.outputs - 1) / self.gained)
+        self._answer_steps = np.maximum(0.0, self.outputs - 1) / self.gained
         self.users = np.maximum(1.0, self.concurrency / self.copies)
         self.busy_copies = np.minimum(self.concurrency, self.copies)
         self.generations = np.maximum(1.0, np.asarray(request_count, float) / self.concurrency)
         self.admission_delay_steps = np.asarray(
             admission_delay_steps or np.zeros(len(plans)), float
         )
-        self.kv_tokens = np.asarray(kv_tokens, float)
+        self._requests = np.asarray(request_count, float) / self.copies
+        self.kv_tokens = np.asarray(kv_tokens, float) / stages
         self._places = places
         self._full_steps = self.budget / (self.each + self.inputs / self.steps)
 
@@ -136,13 +181,15 @@ class ClosedLoops:
 
         Where the engine reserves whole answers a sequence keeps all of its place from the start.
         """
+        return np.asarray(np.minimum(self.users, self._most_placed(c)))
+
+    def _most_placed(self, c: Mapping[str, Array]) -> Array:
         whole = self.inputs + self.outputs
         kept = self.context + c["scheduling.whole_answers"] * (whole - self.context)
-        places = np.minimum(self._places, self.kv_tokens / kept)
-        return np.asarray(np.minimum(self.users, np.maximum(1.0, places)))
+        return np.asarray(np.maximum(1.0, np.minimum(self._places, self.kv_tokens / kept)))
 
-    def times_s(self, c: Mapping[str, Array]) -> tuple[Array, Array, Array]:
-        """Mean time to first token, mean gap, sequences running per copy; each (R,)."""
+    def times_s(self, c: Mapping[str, Array]) -> RunTimes:
+        """Means of every run under coefficients; see `RunTimes`."""
         laws = StepLaws(self._stack, c)
         running, tau_s = self._balanced(laws)
         ttft_s = self._ttft_s(laws, running, tau_s)
@@ -150,25 +197,101 @@ class ClosedLoops:
         e2e_s = self.users * self.steps * tau_s / running
         short = self.users > self.most_running(c)
         waiting_s = np.where(short, e2e_s - self.steps * tau_s, 0.0)
-        return np.maximum(ttft_s, waiting_s), tau_s / self.gained, running
+        ttft_s = np.maximum(ttft_s, waiting_s)
+        whole_s = ttft_s + self._answer_steps * tau_s
+        found = RunTimes(ttft_s, tau_s, running, self.users / whole_s, whole_s)
+        if self._open.any():
+            found = found.where(self._open, self._open_loops(laws))
+        if self._once.any():
+            found = found.where(self._once, self._batches(laws))
+        return found._replace(tpot_s=found.tpot_s / self.gained)
 
     def points(self, c: Mapping[str, Array]) -> list[RunPoint]:
         """One point per run."""
-        ttft_s, tau_s, running = self.times_s(c)
-        e2e_s = ttft_s + np.maximum(0.0, self.outputs - 1) * tau_s
-        rate = self.users / e2e_s * self.busy_copies * self.outputs
+        found = self.times_s(c)
+        rate = found.requests_per_s * self.busy_copies * self.outputs
         queued = self.users > self.most_running(c)
         return [
             RunPoint(
-                ttft_ms=float(ttft_s[i] * MS_PER_S),
-                tpot_ms=float(tau_s[i] * MS_PER_S),
-                e2e_ms=float(e2e_s[i] * MS_PER_S),
+                ttft_ms=float(found.ttft_s[i] * MS_PER_S),
+                tpot_ms=float(found.tpot_s[i] * MS_PER_S),
+                e2e_ms=float(found.e2e_s[i] * MS_PER_S),
                 output_tokens_per_s=float(rate[i]),
-                running=float(running[i] * self.busy_copies[i]),
+                running=float(found.running[i] * self.busy_copies[i]),
                 queued=bool(queued[i]),
             )
-            for i in range(len(tau_s))
+            for i in range(len(self.copies))
         ]
+
+    def _batches(self, laws: StepLaws) -> RunTimes:
+        """Runs whose requests all come at once: those who have a place form a batch.
+
+        Those without one follow as places become free, a batch after the other. Prompts of a
+        mixing engine are computed beside the answers that have begun.
+        """
+        wanting = np.where(self._requests > self.users, self._requests, self.users)
+        placed = np.minimum(wanting, self._placed(laws.c))
+        placed = np.where(self._requests > self.users, np.minimum(placed, self.users), placed)
+        batches = np.floor(wanting / placed)
+        rest = wanting - batches * placed
+        ttft_s, burst_s, tau_s, later_s = self._batch(laws, placed)
+        *_, rest_s = self._batch(laws, np.maximum(1.0, rest))
+        first_s = burst_s + self.steps * self._decode_s(laws, placed)
+        # Many batches run into each other: a fraction of one takes that fraction of the time.
+        steady = batches >= _MANY_BATCHES
+        last_s = np.where(steady, rest / placed * later_s, np.where(rest >= 1, rest_s, 0.0))
+        whole_s = self._request_s(laws) + first_s + (batches - 1) * later_s + last_s
+        # A batch waits for all before it.
+        waiting_s = (batches * (batches - 1) / 2 * placed + batches * rest) / wanting * later_s
+        running = np.minimum(placed, placed * self.steps * tau_s / (burst_s + self.steps * tau_s))
+        ttft_s = ttft_s + waiting_s
+        e2e_s = np.where(self._timed_each, ttft_s + self._answer_steps * tau_s, whole_s)
+        return RunTimes(ttft_s, tau_s, running, wanting / whole_s, e2e_s)
+
+    def _batch(self, laws: StepLaws, users: Array) -> tuple[Array, Array, Array, Array]:
+        """Mean time to first token, length of the prompts, mean gap, length of a later batch."""
+        intake_s = laws.c["closed_loop.intake_s"] * users / 2
+        taken = np.clip(self.budget / self.inputs, 1.0, users)
+        steps = users / taken
+        apart = laws.c["scheduling.separate_prefill"] > 0
+        beside = np.where(apart, 0.0, users / 2 * (1 - 1 / steps))
+        prompts_s = self._mixed_s(laws, taken, beside)
+        plain_s = self._decode_s(laws, users)
+        riding = np.minimum(self.steps, (steps - 1) / 2)
+        mixing_s = np.where(apart, prompts_s, np.maximum(0.0, prompts_s - plain_s))
+        tau_s = plain_s + riding * mixing_s / self.steps
+        ttft_s = self._request_s(laws) + intake_s + prompts_s * (steps + 1) / 2
+        later_s = self.steps * plain_s + steps * mixing_s
+        return ttft_s, steps * prompts_s, tau_s, later_s
+
+    def _decode_s(self, laws: StepLaws, users: Array) -> Array:
+        none = 0 * users
+        return laws.seconds(none, none, none, users, users * self.context)
+
+    def _open_loops(self, laws: StepLaws) -> RunTimes:
+        """Runs at a rate: requests in flight by Little's law, fewer while a short run fills."""
+        rate = np.maximum(self._rate, 1e-9)
+        most = np.minimum(self._most_placed(laws.c), self._full_steps)
+        long_s = self._requests / rate
+        running = np.ones_like(rate)
+        tau_s = self._decode_s(laws, running)
+        ttft_s = tau_s
+        for _ in range(_ROUNDS):
+            e2e_s = ttft_s + self.steps * tau_s
+            # Mean number that a request of the run sees, while it fills and empties.
+            short = np.minimum(long_s, e2e_s) / np.maximum(long_s, e2e_s) / 3
+            seen = rate * np.minimum(long_s, e2e_s) * (1 - short)
+            wanted = np.minimum(most, np.maximum(1e-3, seen * self.steps * tau_s / e2e_s))
+            running = (running + wanted) / 2
+            per_step = running / self.steps
+            ttft_s, tau_s = self._waiting(laws, per_step, running)
+        # Beyond what is served a queue grows for as long as requests come.
+        served = most / (self.steps * tau_s)
+        over_s = np.where(running >= 0.99 * most, self._requests / 2 * (1 / served - 1 / rate), 0.0)
+        ttft_s = ttft_s + np.maximum(0.0, over_s)
+        e2e_s = ttft_s + self.steps * tau_s
+        achieved = self._requests / (long_s + e2e_s)
+        return RunTimes(ttft_s, tau_s, running, achieved, e2e_s)
 
     def _balanced(self, laws: StepLaws) -> tuple[Array, Array]:
         """B that solves B = C * D * tau / (ttft + D * tau), at most `most_running`, and tau.
@@ -247,7 +370,7 @@ class ClosedLoops:
         users = self._placed(laws.c)
         burst_s, burst_steps = self._burst(laws, users, tau_s)
         later = np.maximum(0.0, self.generations - 1)
-        total = burst_s + laws.c["closed_loop.warm_up_s"]
+        total = burst_s + self._cold * laws.c["closed_loop.warm_up_s"]
         in_step = self._in_step(laws)
         one = np.ones_like(tau_s)
         clump_s = self._clump_s(laws, self._mixed_s(laws, one, 0 * one))

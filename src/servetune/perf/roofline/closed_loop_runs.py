@@ -11,7 +11,7 @@ from servetune.errors import PlanError
 from servetune.hardware.device import Node
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
-from servetune.perf.roofline.closed_loop import ClosedLoops, RunPoint
+from servetune.perf.roofline.closed_loop import ClosedLoops, Protocol, RunPoint
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.operations import Operations, operations
@@ -40,8 +40,13 @@ class ClosedLoopRun(msgspec.Struct, frozen=True, kw_only=True):
         engine: Engine whose kernels and overheads apply; the plan's if `None`. It may be one
             that plans name otherwise (`StepLawFacts.name`).
         engine_version: Release of the engine, empty if unknown; releases differ in coefficients.
+        warmed=[run.warmed for run in runs],
         admission_delay_steps: Mean delay before the engine admits a waiting prompt, in decode
             steps: it polls for requests every so many steps, or gathers several prompts.
+        protocol: How its requests come.
+        rate_per_s: Requests per second of an open loop.
+        warmed: Whether requests were sent before it, so that its first do not wait for kernels to
+            compile.
     """
 
     shape: NetworkShape
@@ -53,6 +58,9 @@ class ClosedLoopRun(msgspec.Struct, frozen=True, kw_only=True):
     engine: str | None = None
     engine_version: str = ""
     admission_delay_steps: float = 0.0
+    protocol: Protocol = "closed"
+    rate_per_s: float = 0.0
+    warmed: bool = False
 
     @property
     def coefficients(self) -> Coefficients:
@@ -140,6 +148,9 @@ def closed_loops(runs: Sequence[ClosedLoopRun]) -> tuple[ClosedLoops, list[str |
         [moments[run.lengths] for run in runs],
         [run.concurrency for run in runs],
         [run.request_count for run in runs],
+        protocols=[run.protocol for run in runs],
+        rates_per_s=[run.rate_per_s for run in runs],
+        warmed=[run.warmed for run in runs],
         admission_delay_steps=[run.admission_delay_steps for run in runs],
     )
     return side_by_side, misfits

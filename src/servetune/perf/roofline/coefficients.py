@@ -36,6 +36,8 @@ class MatrixProducts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             before it quantises.
         kernel_blocks_s: Time of such a kernel with a scale per block, whose activations a kernel
             of their own quantises.
+        flops_per_joule: 16-bit FLOPs per joule that bind boards of little power; zero where
+            none was seen to bind.
     """
 
     compute_fraction: float
@@ -48,6 +50,7 @@ class MatrixProducts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     kernel_s: float
     kernel_8bit_s: float
     kernel_blocks_s: float = 6.5e-6
+    flops_per_joule: float = 0.0
 
 
 class ExpertProducts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,6 +70,7 @@ class ExpertProducts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             products, sum.
         layer_blocks_s: Time of such a layer with a scale per block.
         layer_4bit_s: Time of such a layer in four bits.
+        layer_mxfp4_s: Time of such a layer in mxfp4.
         extra_rows: Rows that a grouped product computes for each expert it touches beyond those
             it needs: half a tile, and the busiest device's share of a skewed routing.
         extra_rows_packed: Extra rows of kernels that widen weights, whose tiles are small.
@@ -83,6 +87,7 @@ class ExpertProducts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     layer_s: float = 30e-6
     layer_blocks_s: float = 34e-6
     layer_4bit_s: float = 20e-6
+    layer_mxfp4_s: float = 25e-6
     extra_rows: float = 45.0
     extra_rows_packed: float = 16.0
 
@@ -96,6 +101,8 @@ class AttentionKernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             blocks on the diagonal and short rows. It bends the achieved share down to 0.2-0.3 at
             512 tokens, as measured.
         memory_fraction: Share of memory bandwidth in decode [cache > 0.8 GB].
+        repeated_reads: Share of an answer's queries that read the cache once more for themselves
+            although they share a KV head; zero in kernels that know of groups.
         small_cache_memory_share: Bandwidth of reading a cache of eight bits over one of sixteen:
             Hopper widens what it reads.
         kernel_s: Time of an attention kernel on a nearly empty cache.
@@ -110,6 +117,7 @@ class AttentionKernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     compute_fraction: float
     extra_pairs_per_token: float
     memory_fraction: float
+    repeated_reads: float = 0.01
     small_cache_memory_share: float = 1.0
     kernel_s: float
     latent_s: float = 6e-6
@@ -140,6 +148,8 @@ class HostOverheads(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes:
         step_s: Scheduling, input preparation and sampling of one step that the device waits for
             [0.3-3 ms].
+        rank_s: Part of that per doubling of tensor parallelism, where each rank has a host process
+            of its own and all wait for the slowest.
         sequence_s: Part of that per running sequence [2-20 us].
         prompt_s: Work of a step per prompt that it finishes [0-3 ms].
         draft_sequence_s: Work of a step per sequence whose drafted tokens it verifies
@@ -150,6 +160,7 @@ class HostOverheads(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """
 
     step_s: float = 1.0e-3
+    rank_s: float = 0.0
     sequence_s: float = 5e-6
     prompt_s: float = 0.3e-3
     draft_sequence_s: float = 20e-6
@@ -168,18 +179,27 @@ class LaunchOverheads(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             device as on eight (gpt-oss-120b on H200).
         captured_tokens: Largest step that captured graphs cover; the drafted
             tokens of one sequence count as one.
+        captured_sequences: Largest step without prompts that captured graphs cover.
     """
 
     layer_s: float = 150e-6
     experts_s: float = 300e-6
     captured_tokens: int = 512
+    captured_sequences: int = 512
 
 
 class CollectiveFactors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Factors on the laws of `collectives` on a switched fabric; PCIe was never in a fit."""
+    """Factors on the laws of `collectives`.
+
+    Attributes:
+        latency_factor: Factor on the latency over a switched fabric.
+        rate_factor: Factor on the rate over a switched fabric.
+        host_path_factor: Factor on the rate over PCIe.
+    """
 
     latency_factor: float = 1.0
     rate_factor: float = 1.0
+    host_path_factor: float = 1.0
 
 
 class ClosedLoopEffects(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -32,13 +32,10 @@ _FABRIC_LATENCY_S = {2: 4.8e-6, 4: 5.4e-6, 8: 7.0e-6}
 _FABRIC_BUS_FRACTION = {2: 0.57, 4: 0.58, 8: 0.67}
 _FABRIC_BUS_MOST = 0.8  # the best measured group (H200, 8): beyond it the slope means nothing
 _PCIE_LATENCY_S = {2: 5.3e-6, 4: 11.4e-6, 8: 20.2e-6}
-#: Bus rate of two peers over the slot, as a share of its 32 GB/s (PCIe 4.0 x16).
-_PCIE_SLOT_FRACTION = 0.60
-#: group -> message bytes per second that the way through the host lets pass.
-_HOST_PATH_BYTES_PER_S = {2: 19.2e9, 4: 2.50e9, 8: 1.11e9}
-#: Without peer-to-peer a byte crosses a slot into host memory and another one out of it.
-#: An assumption: the L40S pair had peer-to-peer, no table shows a pair without.
-_STAGED_SHARE = 0.5
+#: Bus rate over PCIe as a share of the slot's rate: between devices that read each other's memory,
+#: and through the host's memory.
+_PEER_BUS_SHARE = {2: 0.70, 4: 0.75, 8: 0.90}
+_STAGED_BUS_SHARE = {2: 0.14, 4: 0.16, 8: 0.075}
 #: NCCL all-gather over all-reduce of equal total size: 0.52-0.68 over all systems.
 GATHER_SHARE = 0.6
 
@@ -70,9 +67,9 @@ def all_reduce_law(link: Link, group: int) -> Collective:
         share = min(_at(_FABRIC_BUS_FRACTION, group), _FABRIC_BUS_MOST)
         bus = link.bytes_per_s * share
         return Collective(_at(_FABRIC_LATENCY_S, group), bus / ring)
-    staged = 1.0 if link.peer_to_peer else _STAGED_SHARE
-    slot = link.bytes_per_s * _PCIE_SLOT_FRACTION * staged / ring
-    return Collective(_at(_PCIE_LATENCY_S, group), min(slot, _at(_HOST_PATH_BYTES_PER_S, group)))
+    shares = _PEER_BUS_SHARE if link.peer_to_peer else _STAGED_BUS_SHARE
+    bus = link.bytes_per_s * _at(shares, group)
+    return Collective(_at(_PCIE_LATENCY_S, group), bus / ring)
 
 
 def all_reduce_s(link: Link, group: int, message_bytes: float) -> float:

@@ -420,10 +420,8 @@ def _notes(given: Plan, plan: Plan, node: Node, moments: LengthMoments) -> tuple
     if plan.tensor_parallel > 2 and not node.link.peer_to_peer:
         notes.append(
             "all-reduce over PCIe without peer-to-peer: the host's topology decides, measured "
-            "machines differ by a factor of 1.5 either way"
+            "machines differ by a factor of three"
         )
-    if plan.pipeline_parallel > 1:
-        notes.append("pipeline stages are timed one after another: throughput is a lower bound")
     if plan.draft_tokens is not None:
         assumed = " (assumed; measure it)" if plan.draft_acceptance_fraction is None else ""
         notes.append(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -23,7 +23,7 @@ from servetune.bundled import bundled
 from servetune.engines import DEFAULT_ENGINE, step_law_facts
 from servetune.hardware.device import Device
 from servetune.perf.roofline.coefficients import Coefficients, changed, value_at
-from servetune.perf.roofline.tables import architecture_of, table_for
+from servetune.perf.roofline.tables import architecture_of, table_for, tabled, under_power
 
 
 class Knob(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,13 +35,28 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
         all_sd: Prior standard deviation of the factor for everything.
         engine_sd: Prior standard deviation of one engine's factor around that; zero for none.
         architecture_sd: Prior standard deviation of one architecture's factor; zero for none.
+        release_sd: Prior standard deviation of the factor of an engine's earlier releases.
+        port_sd: Prior standard deviation of the factor of one era of an engine on one
+            architecture that is not NVIDIA's, where engines came later.
+        past_sd: Prior standard deviation of the factor of an era apart (`Era.apart`), together
+            with `release_sd`; `all_sd` if zero.
     """
 
     fields: tuple[str, ...]
     share: bool = False
-    all_sd: float
+    all_sd: float = 0.0
     engine_sd: float = 0.0
     architecture_sd: float = 0.0
+    release_sd: float = 0.0
+    port_sd: float = 0.0
+    past_sd: float = 0.0
+
+    def sd(self, scope: str) -> float:
+        """Prior standard deviation of its factor in a scope; zero for none."""
+        kind = scope.partition(":")[0]
+        if kind == "past":  # stands for everything, the engine and the release
+            return math.hypot(self.past_sd or self.all_sd, self.release_sd)
+        return float(getattr(self, f"{kind}_sd"))
 
 
 KNOBS: Mapping[str, Knob] = msgspec.convert(
@@ -99,30 +114,49 @@ def coefficients_for(
     Args:
         version: Release of the engine; the present generation if empty.
     """
-    facts = step_law_facts(engine)
     table = table_for(device, engine, version)
+    scopes = scopes_of(device, engine, version)
+    return under_power(_corrected(table, scopes) if scopes else table, device)
+
+
+def scopes_of(device: Device, engine: str, version: str) -> tuple[str, ...]:
+    """Scopes whose factors apply to a device under an engine's release; none on a CPU.
+
+    The simulated engine counts as the one that it plays.
+    """
     architecture = architecture_of(device)
-    if architecture in _UNCORRECTED or facts.own_fit:
-        return table
-    return _coefficients(table, facts.name, architecture)
-
-
-#: No run on these was in the fit, and their tables agree with what runs there are: one of a
-#: CPU is a host's affair, and Ada's reproduces the published L4 records.
-_UNCORRECTED = ("cpu", "ada")
+    if architecture == "cpu":  # its runs are the host's affair
+        return ()
+    facts = step_law_facts(engine)
+    era = facts.era_of(version)
+    if facts.fitted_alone and era is None:
+        return ()
+    scopes = []
+    if architecture and not tabled(architecture):
+        scopes.append(f"architecture:{architecture}")
+    if era is not None and era.apart:
+        scopes.append(f"past:{facts.name}/{era.name}")
+    else:
+        scopes += ["all", f"engine:{facts.name}"]
+        if era is not None:
+            scopes.append(f"release:{facts.name}/{era.name}")
+    if device.vendor != "NVIDIA":
+        silicon = architecture or device.vendor.lower()
+        scopes.append(f"port:{facts.name}/{era.name if era else 'present'}/{silicon}")
+    return tuple(scopes)
 
 
 @functools.cache
-def _coefficients(table: Coefficients, engine: str, architecture: str) -> Coefficients:
-    name = f"{engine}/{architecture or 'unseen'}/fit-{fit().version}"
-    return corrected(table, fit().factor, engine=engine, architecture=architecture, name=name)
+def _corrected(table: Coefficients, scopes: tuple[str, ...]) -> Coefficients:
+    words = (scope.partition(":")[2] for scope in scopes if ":" in scope)
+    name = "/".join([*words, f"fit-{fit().version}"])
+    return corrected(table, fit().factor, scopes, name=name)
 
 
 def corrected(
-    table: Coefficients, factors: Iterable[Factor], *, engine: str, architecture: str, name: str
+    table: Coefficients, factors: Iterable[Factor], scopes: Collection[str], *, name: str
 ) -> Coefficients:
-    """The table's coefficients with the factors of everything, the engine and the silicon."""
-    scopes = ("all", f"engine:{engine}", f"architecture:{architecture}")
+    """The table's coefficients with the factors of some scopes."""
     sums: dict[str, float] = {}
     for factor in factors:
         if factor.scope in scopes:

@@ -1,29 +1,30 @@
 """Uncertainty of a prediction, by how far it extrapolates beyond measured runs.
 
-The factors are quantiles of measured over predicted on rows that the fit had not seen, with
-whole groups left out: `benchmarks/prediction/cross_validate.py --write` stores them.
+The logarithm of measured over predicted time has a spread that depends on what of the plan was
+measured before: its device under its engine, its silicon, its kind of network, its storage, its
+link (`traits_of`). `data/intervals.toml` has one term of log(spread) for each trait, and the
+quantiles of log(measured / predicted) / spread, from rows that the fit had not seen, with whole
+groups left out in turn: pairs of model and GPU, devices, silicon and sources, so that a term holds
+the error that a whole unseen group has in common as well as the scatter within one.
+`benchmarks/prediction/accuracy.py --write` stores them.
 
-| extrapolation | left out for its factors | applies to |
-|---|---|---|
-| `known` | (model, GPU) | engine and silicon were in the fit |
-| `silicon` | all GPUs of one architecture | architecture or engine never measured |
-| `network` | one model | a kind of layer that was never measured |
-| `anchored` | (model, GPU), then two of its rows as anchors | a calibration of at least two runs |
+| extrapolation | applies to |
+|---|---|
+| `known` | the device was measured under this engine |
+| `silicon` | device, architecture or engine never measured |
+| `network` | a kind of layer that was never measured |
+| `anchored` | a calibration of at least two runs |
 
 A calibration that was made for one run (`Calibration.at`) has a remaining standard deviation
 (`doubt`). Then the factors are exp(deviations x doubt): the deviations, in `[doubt]`, are quantiles
-of log(measured / predicted) / doubt over the same rows after one, two and four anchors.
-
-All-reduce through a host's PCIe differs by 1.5 between machines, and silicon without an
-operator table was never measured at all. No row shows either, so their factors are judgement,
-and `basis` says so.
+of log(measured / predicted) / doubt over rows after one, two and four anchors.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from statistics import NormalDist
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -40,30 +41,38 @@ from servetune.models.shape import (
     LinearAttention,
     Mixer,
     NetworkShape,
+    StateSpace,
+)
+from servetune.perf.roofline.accuracy import (
+    Accuracy,
+    Kind,
+    Ran,
+    accuracy_like,
+    cells,
+    kind_of_run,
 )
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S
-from servetune.perf.roofline.factors import fit
-from servetune.perf.roofline.similarity import similarity_of
-from servetune.perf.roofline.tables import architecture_of
 from servetune.plan.plan import Plan
 
 _ANCHORS = 2
-#: Kinds of layer in the fit. Linear attention was measured with one decay per head
-#: (Qwen3.5), not as KDA or lightning attention; an index before latent attention (GLM-5), not
-#: before any other.
+#: Kinds of layer that were measured. Linear attention was with one decay per head (Qwen3.5), not as
+#: KDA or lightning attention; an index before latent attention (GLM-5), not before any other.
 _MEASURED_KINDS = (
     Attention,
     LatentAttention,
     LinearAttention,
+    StateSpace,
     DenseFeedForward,
     ExpertFeedForward,
 )
-_HOST_PATH, _NO_TABLE = 1.5, 1.4
+#: Wider where devices reach each other through a host's memory: three machines with such links were
+#: served, and their rates differ by a factor of three. A judgement.
+_HOST_PATH = 1.3
 _BASIS = {
-    "known": "engine and architecture were fitted; of runs of other models held out",
-    "silicon": "architecture or engine never fitted; of runs on architectures held out",
-    "network": "a kind of layer never fitted; of runs of models held out",
+    "known": "the device was measured under this engine; of other pairs of model and GPU, held out",
+    "silicon": "device or engine never measured; of devices and architectures held out",
+    "network": "a kind of layer never measured; of devices and architectures held out",
     "anchored": "corrected by measured runs; of held-out runs with two anchors",
     "doubt": "corrected by measured runs; of held-out runs, by the doubt left at its place",
 }
@@ -79,6 +88,7 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
         calibrated: Whether measurements of this model and machine narrowed it.
         extrapolation: Kind of extrapolation, as in the table above.
         basis: Source of the factors, in words.
+        accuracy: Errors of predictions for measured runs like it.
     """
 
     low_factor: float
@@ -88,6 +98,7 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
     calibrated: bool
     extrapolation: str
     basis: str
+    accuracy: Accuracy
 
 
 class SafetyFactors(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,18 +118,23 @@ class SafetyFactors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def interval_of(
-    node: Node, plan: Plan, shape: NetworkShape, calibration: Calibration | None = None
+    node: Node,
+    plan: Plan,
+    shape: NetworkShape,
+    calibration: Calibration | None = None,
+    ran: Ran | None = None,
 ) -> Interval:
-    """Interval of a plan's predictions."""
-    reach = _reach(node, plan, shape, calibration)
+    """Interval of a plan's predictions, or of those for a run that was made as `ran` says."""
+    reach = _reach(node, plan, shape, calibration, ran)
     return Interval(
-        low_factor=reach.factor("tpot", "low") / reach.wider,
-        high_factor=reach.factor("tpot", "high") * reach.wider,
-        ttft_low_factor=reach.factor("ttft", "low") / reach.wider,
-        ttft_high_factor=reach.factor("ttft", "high") * reach.wider,
+        low_factor=reach.factor("tpot", "low"),
+        high_factor=reach.factor("tpot", "high"),
+        ttft_low_factor=reach.factor("ttft", "low"),
+        ttft_high_factor=reach.factor("ttft", "high"),
         calibrated=reach.kind in ("anchored", "doubt"),
         extrapolation="anchored" if reach.kind == "doubt" else reach.kind,
-        basis=reach.basis,
+        basis=_BASIS[reach.kind],
+        accuracy=accuracy_like(node, plan, shape, ran),
     )
 
 
@@ -132,8 +148,7 @@ def safety_factors_of(
     """Factors on a plan's predicted times before limits judge them.
 
     Quantiles of measured over predicted on rows that the fit had not seen, joined by straight
-    lines in logarithms. What judgement adds to the interval (`_HOST_PATH`, `_NO_TABLE`) counts
-    here by the normal deviate of the confidence over that of the interval's end.
+    lines in logarithms.
 
     Raises:
         InputError: The confidence lies outside 0.5 to 0.95.
@@ -145,13 +160,10 @@ def safety_factors_of(
             hint="0.5 takes predictions at face value; beyond 0.95 too few rows were held out",
         )
     reach = _reach(node, plan, shape, calibration)
-    normal = NormalDist()
-    share = normal.inv_cdf(confidence) / normal.inv_cdf(_MOST_CONFIDENCE)
-    judged = share * math.log(reach.wider)
     return SafetyFactors(
         confidence=confidence,
-        tpot_factor=math.exp(_log_quantile(reach, "tpot", confidence) + judged),
-        ttft_factor=math.exp(_log_quantile(reach, "ttft", confidence) + judged),
+        tpot_factor=math.exp(_log_quantile(reach, "tpot", confidence)),
+        ttft_factor=math.exp(_log_quantile(reach, "ttft", confidence)),
     )
 
 
@@ -164,29 +176,28 @@ class _Reach(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: Kind in the table above, or `doubt` if a calibration states it for this run.
-        wider: Factor of judgement on the interval.
-        basis: Both in words.
-        doubts: Standard deviations of logarithms, by time, where the kind is `doubt`.
+        spreads: Spread of log(measured / predicted) by time, whose quantiles the file has; empty
+            where it has the factors themselves.
     """
 
     kind: str
-    wider: float
-    basis: str
-    doubts: dict[str, float] = {}
+    spreads: Mapping[str, float]
 
     def factor(self, time: str, name: str) -> float:
-        stored = _factors()[self.kind][f"{time}_{name}"]
-        return math.exp(stored * self.doubts[time]) if self.kind == "doubt" else stored
+        table = "doubt" if self.kind == "doubt" else "anchored" if not self.spreads else "spread"
+        stored = _factors()[table][f"{time}_{name}"]
+        return math.exp(stored * self.spreads[time]) if self.spreads else stored
 
 
 def _log_quantile(reach: _Reach, time: str, confidence: float) -> float:
     prefix = f"{time}_caution_"
+    table = "doubt" if reach.kind == "doubt" else "anchored" if not reach.spreads else "spread"
     stored = sorted(
         (
             int(name.removeprefix(prefix)) / 100,
             math.log(reach.factor(time, name.removeprefix(f"{time}_"))),
         )
-        for name in _factors()[reach.kind]
+        for name in _factors()[table]
         if name.startswith(prefix)
     )
     levels = [(_LEAST_CONFIDENCE, 0.0), *stored]
@@ -195,55 +206,93 @@ def _log_quantile(reach: _Reach, time: str, confidence: float) -> float:
     return from_log + (confidence - low) / (high - low) * (to_log - from_log)
 
 
-def _reach(node: Node, plan: Plan, shape: NetworkShape, calibration: Calibration | None) -> _Reach:
+def _reach(
+    node: Node,
+    plan: Plan,
+    shape: NetworkShape,
+    calibration: Calibration | None,
+    ran: Ran | None = None,
+) -> _Reach:
     if calibration is not None and calibration.tpot_anchors:
         if calibration.tpot_doubt is not None and calibration.ttft_doubt is not None:
-            return _doubted(node, plan, shape, calibration)
+            doubts = {"tpot": calibration.tpot_doubt, "ttft": calibration.ttft_doubt}
+            return _Reach(kind="doubt", spreads=doubts)
         if calibration.tpot_anchors >= _ANCHORS:
-            return _Reach(kind="anchored", wider=1.0, basis=_BASIS["anchored"])
-    kind = _extrapolation(node, plan, shape)
-    wider, why = _judged(node, plan, kind)
-    return _Reach(kind=kind, wider=wider, basis=_BASIS[kind] + why)
+            return _Reach(kind="anchored", spreads={})
+    traits = traits_of(node, plan, shape, ran)
+    kind = "known" if "seen:device" in traits else "silicon"
+    if "network:unmeasured" in traits:
+        kind = "network"
+    return _Reach(kind=kind, spreads={time: _spread(time, traits) for time in ("tpot", "ttft")})
 
 
-def _doubted(node: Node, plan: Plan, shape: NetworkShape, calibration: Calibration) -> _Reach:
-    """Extrapolation by the remaining standard deviation, and by judgement in proportion."""
-    assert calibration.tpot_doubt is not None
-    assert calibration.ttft_doubt is not None
-    wider = 1.0
-    if not calibration.learned:  # a law that was learned here owes nothing to other silicon
-        field = similarity_of("tpot")
-        left = calibration.tpot_doubt**2 - field.accident**2
-        share = math.sqrt(max(0.0, left) / (field.unknown**2 - field.accident**2))
-        wider = _judged(node, plan, _extrapolation(node, plan, shape))[0] ** share
-    return _Reach(
-        kind="doubt",
-        wider=wider,
-        basis=_BASIS["doubt"],
-        doubts={"tpot": calibration.tpot_doubt, "ttft": calibration.ttft_doubt},
+def _spread(time: str, traits: Iterable[str]) -> float:
+    terms = _factors()[f"{time}_spread"]
+    spread = math.exp(terms["base"] + sum(terms.get(trait, 0.0) for trait in traits))
+    return spread * (_HOST_PATH if "link:staged" in traits else 1.0)
+
+
+def traits_of(
+    node: Node, plan: Plan, shape: NetworkShape, ran: Ran | None = None
+) -> tuple[str, ...]:
+    """Properties of a plan on a node that the spread of its errors depends on."""
+    kind = kind_of_run(node, plan, shape, ran)
+    how = ran or Ran()
+    return traits(kind, node, plan, _seen(kind), how, measured=_all_measured(shape))
+
+
+def traits(
+    kind: Kind,
+    node: Node,
+    plan: Plan,
+    seen: str,
+    ran: Ran,
+    *,
+    measured: bool,
+) -> tuple[str, ...]:
+    """Traits of a run of a kind.
+
+    Args:
+        kind: Kind of the run.
+        node: Its machine.
+        plan: Its plan.
+        seen: What of it was measured: `device` under its engine, `architecture`, or `nothing`.
+        ran: How it was made.
+        measured: Whether all kinds of layers of its network were measured.
+    """
+    era = step_law_facts(kind.engine).era_of(ran.version)
+    if plan.tensor_parallel == 1 and plan.data_parallel == 1:
+        link = "one" if plan.pipeline_parallel == 1 else "stages"
+    elif node.link.bytes_per_s >= FABRIC_BYTES_PER_S:
+        link = "fabric"
+    else:
+        link = "peer" if node.link.peer_to_peer else "staged"
+    return (
+        f"seen:{seen}",
+        f"network:{kind.network if measured else 'unmeasured'}",
+        f"bits:{kind.bits}",
+        f"engine:{kind.engine}",
+        f"link:{link}",
+        f"vendor:{node.device.vendor}",
+        f"load:{'rate' if ran.protocol == 'open' else 'users'}",
+        f"release:{'present' if era is None else 'past' if era.apart else 'earlier'}",
     )
 
 
-def _judged(node: Node, plan: Plan, kind: str) -> tuple[float, str]:
-    """Factor of judgement on an interval, and its reason."""
-    wider, why = 1.0, ""
-    if kind == "silicon" and not architecture_of(node.device):
-        wider = _NO_TABLE
-        why += "; 1.4 wider, as no kernel of this silicon was ever measured"
-    if plan.tensor_parallel > 1 and node.link.bytes_per_s < FABRIC_BYTES_PER_S:
-        wider *= _HOST_PATH
-        why += "; 1.5 wider, as all-reduce through hosts differs"
-    return wider, why
+@functools.cache
+def _seen(kind: Kind) -> str:
+    measured = [cell.kind for cell in cells()]
+    if any(each.device == kind.device and each.engine == kind.engine for each in measured):
+        return "device"
+    known = kind.architecture and any(
+        each.architecture == kind.architecture and each.engine == kind.engine for each in measured
+    )
+    return "architecture" if known else "nothing"
 
 
-def _extrapolation(node: Node, plan: Plan, shape: NetworkShape) -> str:
+def _all_measured(shape: NetworkShape) -> bool:
     parts = [part for layer in shape.layers for part in (layer.mixer, layer.feed_forward)]
-    if not all(_measured(part) for part in parts if part is not None):
-        return "network"
-    engine = step_law_facts(plan.engine).name
-    scopes = {factor.scope for factor in fit().factor}
-    known = {f"engine:{engine}", f"architecture:{architecture_of(node.device)}"}
-    return "known" if known <= scopes else "silicon"
+    return all(_measured(part) for part in parts if part is not None)
 
 
 def _measured(part: Mixer | FeedForward) -> bool:

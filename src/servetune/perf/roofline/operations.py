@@ -164,6 +164,7 @@ class AttentionOp(msgspec.Struct, frozen=True, kw_only=True):
         window: Latest keys that a query sees; `None` for all.
         latent: Whether the cache is one compressed vector for all heads.
         indexing: Whether this is the search for the keys that another one then reads.
+        queries_per_key: Query heads of one KV head.
         small_cache: Whether the cache has fewer than sixteen bits; false for caches that an index
             reads or that are compressed along the context.
     """
@@ -176,6 +177,7 @@ class AttentionOp(msgspec.Struct, frozen=True, kw_only=True):
     latent: bool = False
     indexing: bool = False
     small_cache: bool = False
+    queries_per_key: float = 1.0
 
     def pairs(self, prefill_tokens: float, prefill_pairs: float) -> float:
         """Pairs inside the window, at most `window` per token."""
@@ -426,6 +428,7 @@ class _Split:
             decode_flops_per_key=2 * heads * width,
             cache_bytes_per_key=self.local_kv_heads(mixer) * width * self.cache_bytes,
             window=mixer.window,
+            queries_per_key=heads / self.local_kv_heads(mixer),
             small_cache=self.cache_bytes < DTYPE_BYTES["bf16"],
         )
 

@@ -165,7 +165,9 @@ class SteadyState:
         self.moments = moments
         self._law = law
         self._budget = plan.max_num_batched_tokens
-        self._copies = plan.replicas * plan.data_parallel
+        # Each stage of a pipeline computes another batch: it serves like as many slower copies.
+        stages = plan.pipeline_parallel
+        self._copies = plan.replicas * plan.data_parallel * stages
         self._gained = tokens_per_step(plan)
         self._decode_steps = (moments.output_tokens - 1) / self._gained
         c = law.coefficients
@@ -175,7 +177,7 @@ class SteadyState:
         self._lone_prompt_s: float | None = None
         #: Decode steps between two groups of prompts, at least.
         self._gap_steps = 1.0
-        self._places = max(1.0, min(float(plan.max_num_seqs), self._cache_places(kv_tokens)))
+        self._places = max(1.0, min(plan.max_num_seqs, self._cache_places(kv_tokens)) / stages)
         self.most_running = self._places
         #: Whether all answers take equally many steps: users then stay in step.
         self._equal = moments.output_spread_tokens == 0 and self._gained == 1

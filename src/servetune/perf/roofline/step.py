@@ -57,8 +57,8 @@ class StepLaw:
     step it takes at least `host_layer_s` per layer and `host_experts_s` more for each layer of
     experts; where it computes prompts, the latter is added to what the device takes.
 
-    Pipeline stages are passed one after another; overlap of several batches in flight is
-    not modelled, so throughput under pipeline parallelism is a lower bound.
+    Pipeline stages are passed one after another; that each computes another batch meanwhile is
+    the affair of who counts steps (`steady_state`, `closed_loop`).
     """
 
     def __init__(self, ops: Operations, node: Node, plan: Plan, coefficients: Coefficients) -> None:
@@ -93,6 +93,7 @@ class StepLaw:
         self._exchange = _scaled(node, exchange_group(ops, plan), c)
         self._hand_overs = plan.pipeline_parallel - 1
         self._send = _scaled(node, 2, c)
+        self._step_host_s = c.host.step_s + c.host.rank_s * math.log2(ops.tensor_parallel)
         self._graphs = not plan.enforce_eager
         self.tokens_each = 1 + (plan.draft_tokens or 0)
         self._drafted = drafts_on_device(plan)
@@ -175,7 +176,7 @@ class StepLaw:
             else:
                 device_s += key_s * np.minimum(contexts, sequences * op.window)
         device_s *= self.coefficients.device_factor
-        if not self._captured(sequences):
+        if not self._captured(sequences, prompts=False):
             device_s = np.maximum(device_s, self._launch_s + self._routing_s)
         host_s = self._host_s(sequences) + self._verified_s * sequences
         run_s: FloatArray = host_s + device_s
@@ -228,15 +229,18 @@ class StepLaw:
         return self.coefficients.launch.captured_tokens if self._graphs else 0
 
     def _host_s(self, sequences: float) -> float:
-        return self.coefficients.host.step_s + self.coefficients.host.sequence_s * sequences
+        return self._step_host_s + self.coefficients.host.sequence_s * sequences
 
-    def _captured(self, sequences: float) -> bool:
+    def _captured(self, tokens: float, *, prompts: bool) -> bool:
         """Whether a captured graph covers a step of so many tokens."""
-        return self._graphs and sequences <= self.captured_tokens
+        launch = self.coefficients.launch
+        return self._graphs and tokens <= (
+            launch.captured_tokens if prompts else launch.captured_sequences
+        )
 
     def _launched_s(self, device_s: float, prefill_tokens: float, decode_sequences: float) -> float:
         """Seconds on the device, launching included."""
-        if self._captured(prefill_tokens + decode_sequences):
+        if self._captured(prefill_tokens + decode_sequences, prompts=prefill_tokens > 0):
             return device_s
         if not prefill_tokens:
             return max(device_s, self._launch_s + self._routing_s)
@@ -296,12 +300,10 @@ def exchange_group(ops: Operations, plan: Plan) -> int:
 
 
 def _scaled(node: Node, group: int, c: Coefficients) -> Collective:
-    law = all_reduce_law(node.link, group)
+    law, of = all_reduce_law(node.link, group), c.collectives
     if node.link.bytes_per_s < FABRIC_BYTES_PER_S:
-        return law
-    return Collective(
-        law.latency_s * c.collectives.latency_factor, law.bytes_per_s * c.collectives.rate_factor
-    )
+        return Collective(law.latency_s, law.bytes_per_s * of.host_path_factor)
+    return Collective(law.latency_s * of.latency_factor, law.bytes_per_s * of.rate_factor)
 
 
 def step_law(
@@ -414,7 +416,7 @@ def _experts_line(op: ExpertsOp, device: Device, c: Coefficients) -> _ExpertsLin
     elif kind.widened:
         extra_rows, fraction = c.experts.extra_rows_packed, c.experts.compute_fraction_packed
         if kind.mxfp4:
-            fraction = c.experts.compute_fraction_mxfp4
+            kernel_s, fraction = c.experts.layer_mxfp4_s, c.experts.compute_fraction_mxfp4
     else:
         fraction = c.experts.compute_fraction
     return _ExpertsLine(
@@ -435,6 +437,7 @@ def _attention_rates(op: AttentionOp, device: Device, c: Coefficients) -> tuple[
         bytes_per_s *= c.attention.latent_memory_share
     if op.small_cache:
         bytes_per_s *= c.attention.small_cache_memory_share
+    bytes_per_s /= 1 + c.attention.repeated_reads * (op.queries_per_key - 1)
     return flops_per_s, bytes_per_s
 
 

@@ -14,6 +14,7 @@ Places that a plan does not use have a count of zero.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
@@ -100,7 +101,8 @@ class StepLaws:
         share = np.where(latent, c["attention.latent_memory_share"][:, None], 1.0)
         small = attention["small_cache"] > 0
         share *= np.where(small, c["attention.small_cache_memory_share"][:, None], 1.0)
-        reached_bytes = (memory * c["attention.memory_fraction"])[:, None] * share
+        repeated = c["attention.repeated_reads"][:, None] * (attention["queries_per_key"] - 1)
+        reached_bytes = (memory * c["attention.memory_fraction"])[:, None] * share / (1 + repeated)
         self._pair_s = attention["count"] * attention["pair_flops"] / reached_flops
         each = flat["tokens_each"][:, None]
         self._key_s = attention["count"] * np.maximum(
@@ -117,7 +119,7 @@ class StepLaws:
         self._expert_layers = stack.experts["count"].sum(axis=1)
         fabric = flat["fabric"] > 0
         latency = np.where(fabric, c["collectives.latency_factor"], 1.0)
-        rate = np.where(fabric, c["collectives.rate_factor"], 1.0)
+        rate = np.where(fabric, c["collectives.rate_factor"], c["collectives.host_path_factor"])
         self._collectives = {
             name: (flat[f"{name}_latency_s"] * latency, flat[f"{name}_s_per_byte"] / rate)
             for name in ("reduce", "exchange", "send")
@@ -145,12 +147,16 @@ class StepLaws:
         keys = np.minimum(decode_context_tokens[:, None], decode_sequences[:, None] * window)
         device_s += (self._pair_s * pairs).sum(axis=1) + (self._key_s * keys).sum(axis=1)
         captured = flat["graphs"] > 0
-        captured &= prefill_tokens + decode_sequences <= c["launch.captured_tokens"]
+        most = np.where(
+            prefill_tokens > 0, c["launch.captured_tokens"], c["launch.captured_sequences"]
+        )
+        captured &= prefill_tokens + decode_sequences <= most
         experts_s = c["launch.experts_s"] * self._expert_layers
         routed_s = np.where(captured | (prefill_tokens <= 0), 0.0, experts_s)
         launched_s = c["launch.layer_s"] * flat["layers"] + experts_s - routed_s
         floor_s = np.where(captured, 0.0, launched_s)
-        host_s = c["host.step_s"] + c["host.sequence_s"] * sequences
+        host_s = c["host.step_s"] + c["host.rank_s"] * flat["doublings"]
+        host_s = host_s + c["host.sequence_s"] * sequences
         host_s = host_s + c["host.prompt_s"] * prefill_sequences
         host_s += c["host.draft_sequence_s"] * decode_sequences * (flat["tokens_each"] > 1)
         return np.asarray(host_s + np.maximum(c["device_factor"] * device_s, floor_s) + routed_s)
@@ -250,9 +256,10 @@ def _rates(
 
 
 def _expert_kernel_s(table: Mapping[str, Array], c: Mapping[str, Array]) -> Array:
-    plain, blocks, four_bit = (
-        c[f"experts.layer{kind}_s"][:, None] for kind in ("", "_blocks", "_4bit")
+    plain, blocks, four_bit, mxfp4 = (
+        c[f"experts.layer{kind}_s"][:, None] for kind in ("", "_blocks", "_4bit", "_mxfp4")
     )
+    plain = np.where(table["mxfp4"] > 0, mxfp4, plain)
     return np.where(table["four_bit"] > 0, four_bit, np.where(table["blocks"] > 0, blocks, plain))
 
 
@@ -301,9 +308,11 @@ _ATTENTION = {
     "latent": 0.0,
     "indexing": 0.0,
     "small_cache": 0.0,
+    "queries_per_key": 1.0,
 }
 _FLAT = (
     "layers",
+    "doublings",
     "bytes_per_s",
     "bf16_flops",
     "graphs",
@@ -340,6 +349,7 @@ class _Row:
         exchange = all_reduce_law(node.link, exchange_group(ops, plan))
         self.flat = (
             ops.layer_count,
+            math.log2(ops.tensor_parallel),
             node.device.memory_bytes_per_s,
             node.device.bf16_flops,
             float(not plan.enforce_eager),
@@ -420,4 +430,5 @@ def _attention_row(op: AttentionOp) -> tuple[float, ...]:
         float(op.latent),
         float(op.indexing),
         float(op.small_cache),
+        op.queries_per_key,
     )

@@ -25,7 +25,7 @@ import msgspec
 from servetune.bundled import bundled
 from servetune.engines import DEFAULT_ENGINE, step_law_facts
 from servetune.hardware.device import Device
-from servetune.perf.roofline.coefficients import Coefficients, changed, value_at
+from servetune.perf.roofline.coefficients import PATHS, Coefficients, changed, value_at
 
 #: Architecture, in lower case as `Device.architecture` begins, to its coefficients; empty for
 #: silicon without a table of its own.
@@ -59,8 +59,27 @@ def table_for(device: Device, engine: str = DEFAULT_ENGINE, version: str = "") -
 
 def architecture_of(device: Device) -> str:
     """Key of the device's table; empty for silicon without one."""
-    first = device.architecture.lower().replace("-", " ").replace("_", " ").split(" ")[0]
-    return first if first in COEFFICIENTS else ""
+    whole = re.sub(r"[\s_]+", "-", device.architecture.lower())
+    first = whole.split("-")[0].rstrip("0123456789")
+    return next((name for name in (whole, first) if name in COEFFICIENTS), "")
+
+
+def tabled(architecture: str) -> bool:
+    """Whether an architecture's coefficients are from operator tables, and no assumption."""
+    return "operator-tables" in COEFFICIENTS[architecture].name and bool(architecture)
+
+
+@functools.cache
+def under_power(table: Coefficients, device: Device) -> Coefficients:
+    """Coefficients with the FLOP/s that the board's power allows, where kernels could do more."""
+    if not table.gemm.flops_per_joule or not device.tdp_watts:
+        return table
+    allowed = table.gemm.flops_per_joule * device.tdp_watts / device.bf16_flops
+    share = min(1.0, allowed / table.gemm.compute_fraction)
+    if share == 1.0:
+        return table
+    paths = [path for path in PATHS if path.startswith("gemm.compute_fraction")]
+    return changed(table, {path: share * value_at(table, path) for path in paths})
 
 
 @functools.cache
@@ -94,23 +113,10 @@ def _of_engine(table: Coefficients, engine: str, version: str) -> Coefficients:
     """Table with the differences of an engine, and of an earlier release of it."""
     facts = step_law_facts(engine)
     changes = dict(facts.coefficients)
-    name = None
     if facts.plain_experts:
         changes["experts.compute_fraction"] = table.gemm.compute_fraction
         changes["experts.memory_fraction"] = table.gemm.memory_fraction
-    if facts.own_fit:
-        architecture = table.name.split("/")[1]
-        name = f"{facts.name}-1/{architecture}/{facts.own_fit}"
-    for earlier in facts.earlier:
-        if _before(version, earlier.before):
-            changes |= earlier.coefficients
-            changes |= {
-                path: value_at(table, path) + added_s for path, added_s in earlier.added_s.items()
-            }
-    return changed(table, changes, name=name)
-
-
-def _before(version: str, release: tuple[int, int]) -> bool:
-    """Whether a version is older than a release; a build without release numbers is not."""
-    numbers = re.match(r"v?(\d+)\.(\d+)(?!\.dev)(?!\d)", version)
-    return numbers is not None and (int(numbers[1]), int(numbers[2])) < release
+    era = facts.era_of(version)
+    # A fit of its own has a name of its own; the common fit names what it corrects.
+    name = f"{facts.name}/{table.name.split('/')[1]}/fitted-alone" if facts.fitted_alone else None
+    return changed(table, changes | dict(era.coefficients if era else {}), name=name)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import msgspec
+
 from servetune.engines import DEFAULT_ENGINE, Memory, engine
 from servetune.errors import NotSimulated, PlanError, UnknownName
 from servetune.hardware.device import Device
@@ -101,6 +103,25 @@ def scheduler_config_of(
         lookahead_tokens=drafts_on_device(plan),
         seed=seed,
         variant=variant,
+    )
+
+
+def batch_in_flight(config: SchedulerConfig, plan: Plan) -> SchedulerConfig:
+    """Limits of one of the batches that a pipeline has in flight, one for each stage.
+
+    Sequences stay in their batch, which passes all stages before its next step: batches share
+    places and cache, so each is scheduled like a rank of its own with its part of them. The
+    longest sequence fits in any.
+    """
+    stages = plan.pipeline_parallel
+    if stages == 1:
+        return config
+    longest_blocks = math.ceil((plan.max_model_len or 0) / config.block_tokens)
+    least = min(config.capacity_blocks, longest_blocks + config.state_blocks)
+    return msgspec.structs.replace(
+        config,
+        max_num_seqs=math.ceil(config.max_num_seqs / stages),
+        capacity_blocks=max(config.capacity_blocks // stages, least),
     )
 
 

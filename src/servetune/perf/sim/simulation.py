@@ -26,6 +26,7 @@ from servetune.perf.sim.peak_series import PeakSeries
 from servetune.perf.sim.prefill_only import PrefillOnlyScheduler
 from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.scheduler_config import (
+    batch_in_flight,
     check_context_fits,
     composes_ahead,
     routing_of,
@@ -152,12 +153,12 @@ def simulate(
     )
     layout = EngineLayout(
         replicas=filled.replicas,
-        ranks=filled.data_parallel,
+        ranks=filled.data_parallel * filled.pipeline_parallel,
         routing=routing_of(filled),
         prefill_pool=prefill_pool,
         admission=limits_of(filled),
     )
-    return run_requests(requests, config, law, load, layout)
+    return run_requests(requests, batch_in_flight(config, filled), law, load, layout)
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):

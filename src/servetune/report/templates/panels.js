@@ -28,7 +28,7 @@ function drawHeader() {
     const fast = header.simulated_speed ? ` At ${header.simulated_speed} times real time: latencies and costs are 1/${header.simulated_speed} of the engine’s, rates ${header.simulated_speed} times.` : '';
     byId('simulated').replaceChildren(make('span', { class: 'stamp' }, 'SIMULATED'), make('span', {}, (all
       ? `${header.trial_count === 1 ? 'This trial was' : `All ${header.trial_count} trials were`} simulated: no model ran. Confirm a choice on the real machine before you rely on it.`
-      : `${header.simulated_count} of ${header.trial_count} trials were simulated; they are marked, and drawn hollow.`) + fast));
+      : `${header.simulated_count} of ${header.trial_count} trials were simulated; they are marked, and drawn hollow.`) + fast + (header.accuracy ? ` Accuracy of predictions: ${header.accuracy}.` : '')));
   }
   byId('footer').replaceChildren(
     make('p', {}, 'TTFT: time to first token. ITL: gap between tokens, over all gaps. TPOT: time per output token after the first, one value per request. E2E: from when a request was due (in other tools’ journals: sent) to its last token. Latencies are over answered requests.'),

@@ -1,0 +1,223 @@
+"""Measured runs of all data at hand as nouns of servetune, one per row.
+
+`silicon_dev.csv` is closed loops of one benchmark; each file of `measured/` is one source's, whose
+`protocol` says how its requests came. What a file says in its notes alone (requests of a run) is
+written into the columns that `servetune estimate --batch` reads. Rows whose `check` is not `ok`
+are left out, as are those that cannot be expressed; `read` says why.
+"""
+
+from __future__ import annotations
+
+import collections
+import csv
+import functools
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from servetune.engines import resolved
+from servetune.errors import ServetuneError
+from servetune.hardware import Node
+from servetune.models import ExpertFeedForward, NetworkShape
+from servetune.perf.roofline.closed_loop import ClosedLoops
+from servetune.perf.roofline.closed_loop_runs import ClosedLoopRun, closed_loops
+from servetune.perf.roofline.similarity import RunFeatures
+from servetune.plan import Plan
+from servetune.prediction.inferencemax import unstated_settings
+from servetune.prediction.row_models import RowModels
+from servetune.prediction.rows import run_of
+from servetune.workload import LengthLaws
+from servetune.workload.laws import Law, Uniform
+
+__all__ = ["Measured", "loops_of", "read", "relative_errors"]
+
+#: The closed loops of one benchmark, by the name of their file.
+SILICON = "silicon_dev"
+#: Requests of a run in the notes of several sources.
+_REQUESTS = re.compile(
+    r"(\d+) prompts,|prompts (\d+)|(\d+) Poisson arrivals|(\d+) fixed-length requests"
+)
+#: Length of runs whose notes give none: AccelMark's sustained ones, LLM-Pilot's.
+_RUN_S = {"accelmark": 900.0, "llmpilot": 120.0}
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """One row: what ran, and what was measured; NaN where a time was not.
+
+    Attributes:
+        source: File of the row, which is one laboratory's.
+        precision: Storage of the weights in the row's words.
+        misfit: Why the plan is said not to fit although it ran, if so.
+        tpot_ms: Time per token after the first.
+        e2e_ms: Time of a request, or of a whole static batch.
+        output_tokens_per_s: Rate of the whole run.
+    """
+
+    id: str
+    source: str
+    model: str
+    gpu: str
+    precision: str
+    run: ClosedLoopRun
+    kv_tokens: float
+    misfit: str | None
+    ttft_ms: float
+    tpot_ms: float
+    e2e_ms: float
+    output_tokens_per_s: float
+
+    @property
+    def engine(self) -> str:
+        return self.run.engine or self.run.plan.engine
+
+    @property
+    def version(self) -> str:
+        return self.run.engine_version
+
+    @property
+    def shape(self) -> NetworkShape:
+        return self.run.shape
+
+    @property
+    def node(self) -> Node:
+        return self.run.node
+
+    @property
+    def plan(self) -> Plan:
+        return resolved(self.run.plan, self.run.shape, self.run.node.device)
+
+    @property
+    def lengths(self) -> LengthLaws:
+        assert isinstance(self.run.lengths, LengthLaws)
+        return self.run.lengths
+
+    @property
+    def concurrency(self) -> int:
+        return self.run.concurrency
+
+    @property
+    def request_count(self) -> int:
+        return self.run.request_count
+
+    @property
+    def speculative(self) -> bool:
+        """Whether answers were drafted ahead, by `prediction.inferencemax`."""
+        return self.run.plan.draft_tokens is not None
+
+    @property
+    def admission_delay_steps(self) -> float:
+        return self.run.admission_delay_steps
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """What anchors and folds are made of: (model, GPU)."""
+        return self.model, self.gpu
+
+    @property
+    def network(self) -> str:
+        """Kind of network: `experts` or `dense`."""
+        layers = self.run.shape.layers
+        sparse = any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in layers)
+        return "experts" if sparse else "dense"
+
+    @property
+    def place(self) -> RunFeatures:
+        """Lengths are the nominal ones."""
+        return RunFeatures(
+            engine=self.engine,
+            storage=self.precision,
+            devices=self.run.plan.tensor_parallel * self.run.plan.data_parallel,
+            concurrency=self.concurrency,
+            input_tokens=self.nominal_lengths[0],
+            output_tokens=self.nominal_lengths[1],
+        )
+
+    @property
+    def nominal_lengths(self) -> tuple[int, int]:
+        """Longest prompt and longest answer, by which its table names the row."""
+        return _longest(self.lengths.input_tokens), _longest(self.lengths.output_tokens)
+
+
+def read(data: Path, sources: Iterable[str] = ()) -> tuple[list[Measured], dict[str, int]]:
+    """All sound rows that can be expressed, and the reasons of the others with counts.
+
+    Args:
+        data: Folder with `silicon_dev.csv`, `measured/` and `model_configs/`.
+        sources: Names of files without their ending; all if empty.
+    """
+    files = [data / f"{SILICON}.csv", *sorted((data / "measured").glob("*.csv"))]
+    wanted = set(sources) or {path.stem for path in files}
+    models = RowModels(data / "model_configs")
+    kept: list[tuple[str, Mapping[str, str], ClosedLoopRun]] = []
+    refused: collections.Counter[str] = collections.Counter()
+    for path in files:
+        if path.stem not in wanted:
+            continue
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        for row in rows:
+            if row.get("check", "ok") != "ok":
+                refused[f"{path.stem}: doubtful ({row['check'].split(';')[0]})"] += 1
+                continue
+            if row.get("mode") == "disagg":
+                refused[f"{path.stem}: prompts and answers on servers of their own"] += 1
+                continue
+            try:
+                convention = unstated_settings if path.stem == SILICON else None
+                kept.append((path.stem, row, run_of(stated(row), models.shape, convention)))
+            except ServetuneError as error:
+                refused[f"{path.stem}: {error.message[:80]}"] += 1
+    loops, misfits = closed_loops([run for *_, run in kept])
+    found = [
+        Measured(
+            id=row["id"],
+            source=source,
+            model=row["model"],
+            gpu=row["gpu"],
+            precision=row["precision_weights"],
+            run=run,
+            kv_tokens=float(kv_tokens),
+            misfit=misfit,
+            **{name: _time(row, name) for name in ("ttft_ms", "tpot_ms", "e2e_ms")},
+            output_tokens_per_s=_time(row, "output_tokens_per_s"),
+        )
+        for (source, row, run), misfit, kv_tokens in zip(
+            kept, misfits, loops.kv_tokens * 1.0, strict=True
+        )
+    ]
+    return found, dict(refused.most_common())
+
+
+def stated(row: Mapping[str, str]) -> dict[str, str]:
+    """The row with what its notes state in columns of their own."""
+    found = {name: value or "" for name, value in row.items()}
+    notes, rate = found.get("notes", ""), found.get("requests_per_s", "")
+    if said := _REQUESTS.search(notes):
+        found["requests"] = next(filter(None, said.groups()))
+    elif rate and found.get("source") in _RUN_S and "interactive" not in notes:
+        found["requests"] = str(max(1, round(_RUN_S[found["source"]] * float(rate))))
+    return found
+
+
+def loops_of(rows: Iterable[Measured]) -> ClosedLoops:
+    """The rows' runs side by side."""
+    return closed_loops([row.run for row in rows])[0]
+
+
+def _time(row: Mapping[str, str], name: str) -> float:
+    text = (row.get(name) or "").strip()
+    return float(text) if text else math.nan
+
+
+def relative_errors(predicted: np.ndarray, measured: np.ndarray) -> np.ndarray:
+    """Absolute errors in %."""
+    return 100 * np.abs(predicted / measured - 1)
+
+
+@functools.cache
+def _longest(law: Law) -> int:
+    return law.most if isinstance(law, Uniform) else int(law.draw(1, np.random.default_rng(1))[0])

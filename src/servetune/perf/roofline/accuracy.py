@@ -1,0 +1,228 @@
+"""Measured runs that resemble a plan, and how far predictions missed them.
+
+`data/accuracy.csv` has one line for each kind of measured run: its source, device, engine, kind of
+network and storage, the number of rows, and quantiles of log(predicted / measured) where the law
+was fitted without the row's group (`benchmarks/prediction/accuracy.py` writes it).
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+from collections.abc import Iterable
+from importlib import resources
+
+import msgspec
+import numpy as np
+
+from servetune.engines import step_law_facts
+from servetune.hardware.device import Node
+from servetune.models.quantization import effective_quantization, quantization_named
+from servetune.models.shape import ExpertFeedForward, NetworkShape
+from servetune.perf.roofline.tables import architecture_of
+from servetune.plan.plan import Plan
+
+#: Shares of a kind's rows at which its errors are stored.
+QUANTILES = tuple((2 * place + 1) / 20 for place in range(10))
+#: Rows from which an answer rests on the nearest kinds alone.
+_ENOUGH = 12
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """Kind of a run, by what its error depends on most.
+
+    Attributes:
+        architecture: Key of the silicon's operator table; empty where it has none.
+        engine: Name in measured runs (`StepLawFacts.name`).
+        network: `dense` or `experts`.
+        bits: Bits of a stored weight of its larger part: 16, 8 or 4.
+    """
+
+    device: str
+    architecture: str
+    engine: str
+    network: str
+    bits: int
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured rows of one kind in one source.
+
+    Attributes:
+        own: Logarithms of predicted over measured time per token, or of a run's whole time or
+            rate, at `QUANTILES`.
+        ttft: Logarithms of times to the first token; empty where none was measured.
+    """
+
+    source: str
+    kind: Kind
+    rows: int
+    own: tuple[float, ...]
+    ttft: tuple[float, ...] = ()
+
+
+class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
+    """Errors of predictions for measured runs like a plan.
+
+    Attributes:
+        rows: Measured rows; zero where there are none like it.
+        sources: Laboratories that measured them.
+        median_percent: Median absolute error of the time per token; `None` without rows.
+        most_percent: Error within which nine of ten lie; `None` without rows.
+        alike: Properties that those rows share with the plan, in words.
+    """
+
+    rows: int
+    sources: int
+    median_percent: float | None
+    most_percent: float | None
+    alike: str
+
+    @property
+    def sentence(self) -> str:
+        """Answer to "how accurate is it on my GPU?"."""
+        if self.median_percent is None or self.most_percent is None:
+            return f"no measured run is like this ({self.alike}): the interval is a judgement"
+        sources = "1 source" if self.sources == 1 else f"{self.sources} sources"
+        return (
+            f"{self.rows} measured rows of {sources} like this ({self.alike}): "
+            f"median error {self.median_percent:.0f}%, nine in ten within {self.most_percent:.0f}%"
+        )
+
+
+class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run was made, beside its plan and its machine.
+
+    Attributes:
+        engine: Engine whose kernels and overheads apply; the plan's if `None`.
+        version: Release of it; the present generation if empty.
+        protocol: How its requests come (`closed_loop.Protocol`).
+    """
+
+    engine: str | None = None
+    version: str = ""
+    protocol: str = "closed"
+
+
+def kind_of_run(node: Node, plan: Plan, shape: NetworkShape, ran: Ran | None = None) -> Kind:
+    """Kind of a plan's runs on a node."""
+    stored = effective_quantization(shape.quantization, plan.quantization).name
+    sparse = any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in shape.layers)
+    return Kind(
+        device=node.device.name,
+        architecture=architecture_of(node.device),
+        engine=step_law_facts((ran and ran.engine) or plan.engine).name,
+        network="experts" if sparse else "dense",
+        bits=_bits(stored),
+    )
+
+
+def accuracy_like(node: Node, plan: Plan, shape: NetworkShape, ran: Ran | None = None) -> Accuracy:
+    """Errors for the measured rows that are nearest to a plan's kind."""
+    return _accuracy(kind_of_run(node, plan, shape, ran))
+
+
+@functools.cache
+def _accuracy(kind: Kind) -> Accuracy:
+    shared_of = (
+        ("device", "engine", "network", "bits"),
+        ("device", "engine", "network"),
+        ("architecture", "engine", "network", "bits"),
+        ("device", "engine"),
+        ("architecture", "engine"),
+        ("architecture",),
+    )
+    for shared in shared_of:
+        wanted = [getattr(kind, name) for name in shared]
+        if "architecture" in shared and not kind.architecture:
+            continue
+        found = [
+            cell for cell in cells() if [getattr(cell.kind, name) for name in shared] == wanted
+        ]
+        rows = sum(cell.rows for cell in found)
+        if rows >= _ENOUGH:
+            median, most = _errors(found)
+            return Accuracy(
+                rows=rows,
+                sources=len({cell.source for cell in found}),
+                median_percent=median,
+                most_percent=most,
+                alike=_words(kind, shared),
+            )
+    return Accuracy(
+        rows=0,
+        sources=0,
+        median_percent=None,
+        most_percent=None,
+        alike=_words(kind, ("device", "engine", "network", "bits")),
+    )
+
+
+def _errors(found: Iterable[Cell]) -> tuple[float, float]:
+    logs: list[float] = []
+    weights: list[float] = []
+    for cell in found:
+        logs += cell.own
+        weights += [cell.rows / len(cell.own)] * len(cell.own)
+    errors = 100 * np.abs(np.expm1(logs))
+    order = np.argsort(errors)
+    shares = (np.cumsum(np.array(weights)[order]) - np.array(weights)[order] / 2) / sum(weights)
+    return tuple(float(np.interp(at, shares, errors[order])) for at in (0.5, 0.9))  # type: ignore[return-value]
+
+
+def _words(kind: Kind, shared: tuple[str, ...]) -> str:
+    words = {
+        "device": kind.device,
+        "architecture": f"other {kind.architecture} GPUs",
+        "engine": kind.engine,
+        "network": f"{kind.network} network",
+        "bits": f"{kind.bits}-bit weights",
+    }
+    return ", ".join(words[name] for name in shared)
+
+
+def _bits(storage: str) -> int:
+    """Bits of a weight of the part with the fewest, by a storage's name."""
+    widths = [quantization_named(part).bytes_per_weight for part in storage.split("+") if part]
+    least = min((width for width in widths if width is not None), default=2.0)
+    return 16 if least > 1.5 else 8 if least > 0.8 else 4
+
+
+@functools.cache
+def cells() -> tuple[Cell, ...]:
+    """All kinds of measured runs that ship with the package."""
+    folder = resources.files("servetune.perf.roofline")
+    text = folder.joinpath("data/accuracy.csv").read_text("utf-8")
+    return tuple(_cell(row) for row in csv.DictReader(io.StringIO(text)))
+
+
+def _cell(row: dict[str, str]) -> Cell:
+    return Cell(
+        source=row["source"],
+        kind=Kind(
+            device=row["device"],
+            architecture=row["architecture"],
+            engine=row["engine"],
+            network=row["network"],
+            bits=int(row["bits"]),
+        ),
+        rows=int(row["rows"]),
+        own=_numbers(row["own"]),
+        ttft=_numbers(row["ttft"]),
+    )
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(number) for number in text.split())
+
+
+def cell_of(source: str, kind: Kind, own: np.ndarray, ttft: np.ndarray) -> dict[str, str]:
+    """Line of the file for rows of one kind, from their logarithms of predicted over measured."""
+    known = [logs[~np.isnan(logs)] for logs in (own, ttft)]
+    written = [
+        " ".join(f"{value:.3f}" for value in np.quantile(logs, QUANTILES)) if len(logs) else ""
+        for logs in known
+    ]
+    kinds = {name: str(getattr(kind, name)) for name in Kind.__struct_fields__}
+    return {"source": source, **kinds, "rows": str(len(own)), "own": written[0], "ttft": written[1]}

@@ -1,0 +1,97 @@
+"""Conclusions of published studies that predictions must reproduce; nothing is fitted to them.
+
+The walk-through is Qwen3-4B on four L4 (llm-optimizer, 2025). Its records of four devices were seen
+when the share of a host's memory path was chosen (`perf.roofline.collectives`); what it says of one
+and two devices was not. The JumpStart study of January 2024 is of text-generation-inference.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from servetune.hardware import instance
+from servetune.models import load_shape
+from servetune.perf import performance_at
+from servetune.perf.sim import simulate
+from servetune.plan import Plan
+from servetune.workload import LengthLaws, Workload
+from servetune.workload.lengths import SHAREGPT
+
+QWEN = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
+G6 = instance("ml.g6.12xlarge")
+#: Users to requests per second of four devices, as published.
+PUBLISHED = {32: 5.60, 64: 6.62, 128: 7.51}
+
+
+@functools.cache
+def served(degree: int, users: int, budget: int = 8192) -> tuple[float, float]:
+    """Requests per second, and the 99th percentile of end-to-end latency in seconds."""
+    plan = Plan(model="m", tensor_parallel=degree, max_num_batched_tokens=budget)
+    load = Workload.of(SHAREGPT, request_count=1000, concurrency=users)
+    run = simulate(plan, QWEN, G6, load)
+    ends = sorted(record.e2e_s for record in run.records)
+    return len(ends) / run.duration_s, ends[int(0.99 * len(ends))]
+
+
+@pytest.mark.parametrize("users", PUBLISHED)
+def test_more_of_the_four_devices_serve_more_requests(users: int) -> None:
+    four, two, one = (served(degree, users)[0] for degree in (4, 2, 1))
+    assert four > two > one
+    assert two < PUBLISHED[users]
+    assert four == pytest.approx(PUBLISHED[users], rel=0.1)
+
+
+def test_the_largest_load_has_the_published_tail() -> None:
+    assert served(4, 128)[1] == pytest.approx(61.4, rel=0.1)
+
+
+def test_the_moderate_setting_stays_within_its_limit() -> None:
+    rate, p99_s = served(4, 32, 4096)
+    assert rate == pytest.approx(5.63, rel=0.1)
+    assert p99_s < 24
+
+
+def test_four_devices_gain_what_was_published_over_a_single_one() -> None:
+    baseline = served(1, 32)[0]
+    assert baseline == pytest.approx(2.74, rel=0.1)
+    assert served(4, 128)[0] / baseline == pytest.approx(2.7, rel=0.1)
+    assert served(4, 32)[0] / baseline > 1.95  # published: more than two
+
+
+LLAMA = {
+    size: load_shape(f"meta-llama/Llama-2-{size}-hf", catalogue_first=True)
+    for size in ("7b", "13b")
+}
+
+
+def jumpstart(size: str, name: str, degree: int, users: int) -> tuple[float, float]:
+    """Tokens per second, and milliseconds per token of one request, end to end."""
+    load = Workload.of(LengthLaws.fixed(256, 256), request_count=10)
+    plan = Plan(
+        model="m", engine="tgi", tensor_parallel=degree, max_num_seqs=users, max_model_len=4096
+    )
+    found = performance_at(LLAMA[size], instance(name), plan, load, users)
+    return found.output_tokens_per_s, found.e2e_ms / 256
+
+
+@pytest.mark.parametrize("size", ["7b", "13b"])
+def test_one_user_is_served_fastest_by_four_small_devices(size: str) -> None:
+    small = jumpstart(size, "ml.g5.12xlarge", 4, 1)[1]
+    assert small < jumpstart(size, "ml.p4d.24xlarge", 8, 1)[1]
+
+
+def test_more_sharding_hurts_a_small_model() -> None:
+    four, eight = (
+        jumpstart("7b", name, degree, 128)[0]
+        for name, degree in (("ml.g5.12xlarge", 4), ("ml.g5.48xlarge", 8))
+    )
+    assert four == pytest.approx(1214, rel=0.15)
+    assert eight == pytest.approx(804, rel=0.1)
+
+
+def test_the_larger_machine_has_the_highest_throughput() -> None:
+    large = jumpstart("7b", "ml.p4d.24xlarge", 8, 512)[0]
+    assert large > 2 * jumpstart("7b", "ml.g5.12xlarge", 4, 128)[0]
+    assert large == pytest.approx(2945, rel=0.1)
