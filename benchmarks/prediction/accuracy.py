@@ -191,7 +191,10 @@ class Spread:
 
         found = minimize(loss, start, jac=True, method="L-BFGS-B")
         self.base, self.terms = float(found.x[0]), found.x[1:]
-        self.scaled, self.weight = -errors / self.spread(of), weight
+        spread = self.spread(of)
+        self.scaled, self.weight = -errors / spread, weight
+        #: Spread of a typical row, over which others are larger or smaller.
+        self.typical = float(np.exp(np.average(np.log(spread), weights=weight)))
 
     def spread(self, of: Sequence[Sequence[str]]) -> np.ndarray:
         terms = dict(zip(self.names, self.terms, strict=True))
@@ -359,6 +362,7 @@ def interval_document(bench: Bench) -> str:
     spreads = {"tpot": spread_of(bench, 0), "ttft": spread_of(bench, 1)}
     for time, spread in spreads.items():
         lines += [f"[{time}_spread]", f"base = {spread.base:.3f}"]
+        lines.append(f"typical = {spread.typical:.4f}")
         lines += [
             f'"{name}" = {term:.3f}' for name, term in zip(spread.names, spread.terms, strict=True)
         ]
@@ -372,32 +376,34 @@ def interval_document(bench: Bench) -> str:
                 f"{time}_caution_{100 * level:.0f} = {max(0.0, spread.quantile(level)):.3f}"
             )
     anchored = {count: anchored_logs(bench, count) for count in (1, 2, 4)}
-    for name, logs in (("anchored", {2: anchored[2]}), ("doubt", anchored)):
+    of = traits_in(bench, "pair")
+    for name, counts in (("anchored", (2,)), ("doubt", (1, 2, 4))):
         lines += ["", f"[{name}]"]
         for which, time in enumerate(("tpot", "ttft")):
+            own = spreads[time].spread(of)
             values, shares = [], []
-            for errors, doubts in logs.values():
-                off = -errors[which] / (doubts[which] if name == "doubt" else 1.0)
+            for count in counts:
+                errors, doubts = anchored[count]
+                relative = doubts[which] / spreads[time].typical if name == "doubt" else 1.0
+                off = -errors[which] / (own * relative)
                 known = ~np.isnan(off)
                 values.append(off[known])
                 shares.append(weights(bench.rows)[known])
-            lines += _quantile_lines(time, np.concatenate(values), np.concatenate(shares), name)
+            lines += _quantile_lines(time, np.concatenate(values), np.concatenate(shares))
     return "\n".join(lines) + "\n"
 
 
-def _quantile_lines(time: str, values: np.ndarray, weight: np.ndarray, name: str) -> list[str]:
+def _quantile_lines(time: str, values: np.ndarray, weight: np.ndarray) -> list[str]:
     order = np.argsort(values)
     shares = np.cumsum(weight[order]) / weight.sum()
 
     def at(share: float) -> float:
-        found = float(np.interp(share, shares, values[order]))
-        return found if name == "doubt" else float(np.exp(found))
+        return float(np.interp(share, shares, values[order]))
 
-    least = 0.0 if name == "doubt" else 1.0
     rest = (1 - HELD) / 2
     lines = [f"{time}_low = {at(rest):.3f}", f"{time}_high = {at(1 - rest):.3f}"]
     return lines + [
-        f"{time}_caution_{100 * level:.0f} = {max(least, at(level)):.3f}" for level in LEVELS
+        f"{time}_caution_{100 * level:.0f} = {max(0.0, at(level)):.3f}" for level in LEVELS
     ]
 
 

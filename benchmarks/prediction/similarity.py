@@ -1,10 +1,11 @@
-"""How alike the law's errors are within one (model, GPU), by maximum likelihood.
+"""How alike the law's errors are within one (source, model, GPU), by maximum likelihood.
 
     python benchmarks/prediction/similarity.py [--data DIR] [--write]
 
-Leaves each (model, GPU) out of the law's fit, takes the logarithms of measured over predicted as
-a Gaussian field over places and writes `perf/roofline/data/similarity.toml`. Eight numbers for
-each of TPOT and TTFT from 1,842 residuals: nothing is left out of this second fit. Needs scipy.
+Leaves pairs of model and GPU out of the law's fit, takes the logarithms of measured over predicted
+as a Gaussian field over places and writes `perf/roofline/data/similarity.toml`. Eight numbers each
+for times per token (of batches and rates, too) and first tokens: nothing is left out of this second
+fit. Needs scipy; ten minutes.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import scipy.optimize
-from cross_validate import FOLDS, ROOT, predictions
-from fit_step_law import Problem
-from measured import Measured, read
+from accuracy import ROOT, Bench
+from measured import Measured
 
 from servetune.perf.roofline.similarity import Similarity
 
@@ -32,7 +32,7 @@ _STARTS = {
 _PRIOR_SD = 3.0
 #: Log ratios beyond these are other stories (a wait for a place in the cache, drafted tokens).
 _REACH = {"tpot": 0.6, "ttft": 1.2}
-_MOST_ROWS = 120  # of one group, evenly spread: the work grows with the cube
+_MOST_ROWS = 60  # of one group, evenly spread: the work grows with the cube
 
 
 def main() -> int:
@@ -40,12 +40,12 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
-    rows, _ = read(given.data)
-    problem = Problem(rows)
-    ttft_ms, tpot_ms = predictions(problem, FOLDS["(model, GPU)"])
+    bench = Bench(given.data)
+    bench.leave_out("pair")
+    own, ttft = -bench.left_out["pair"]
     found = {
-        "tpot": most_likely("tpot", rows, np.log(problem.tpot_ms / tpot_ms)),
-        "ttft": most_likely("ttft", rows, np.log(problem.ttft_ms / ttft_ms)),
+        "tpot": most_likely("tpot", bench.rows, own),
+        "ttft": most_likely("ttft", bench.rows, ttft),
     }
     text = document(found)
     print(text)
@@ -60,7 +60,8 @@ def most_likely(quantity: str, rows: list[Measured], logs: np.ndarray) -> Simila
     held_back = logs / np.hypot(1, logs / reach)
     groups: dict[object, list[int]] = {}
     for index, row in enumerate(rows):
-        groups.setdefault(row.group, []).append(index)
+        if not np.isnan(logs[index]):
+            groups.setdefault((row.source, *row.group), []).append(index)
     parts = [
         np.array(mine)[np.unique(np.linspace(0, len(mine) - 1, _MOST_ROWS).astype(int))]
         for mine in groups.values()

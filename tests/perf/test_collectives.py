@@ -23,7 +23,7 @@ PCIE4_STAGED = Link(name="pcie4", bytes_per_s=31.5e9, peer_to_peer=False)
         (PCIE4_STAGED, 8, 256, 25.0e-6, 0.25),
         (PCIE4_STAGED, 4, 163_840, 72e-6, 0.2),
         (PCIE4, 2, 2 * 536_870_912, 56e-3, 0.15),
-        (PCIE4_STAGED, 4, 2 * 536_870_912, 431e-3, 0.1),
+        (PCIE4_STAGED, 4, 2 * 536_870_912, 431e-3, 0.3),
         (PCIE4_STAGED, 8, 2 * 536_870_912, 961e-3, 0.2),
         # H200
         (NVLINK4, 2, 256, 4.4e-6, 0.15),

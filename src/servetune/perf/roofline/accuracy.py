@@ -97,7 +97,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         engine: Engine whose kernels and overheads apply; the plan's if `None`.
         version: Release of it; the present generation if empty.
-        protocol: How its requests come (`closed_loop.Protocol`).
+        protocol: Way in which requests come (`closed_loop.Protocol`).
     """
 
     engine: str | None = None

@@ -43,7 +43,7 @@ class ClosedLoopRun(msgspec.Struct, frozen=True, kw_only=True):
         warmed=[run.warmed for run in runs],
         admission_delay_steps: Mean delay before the engine admits a waiting prompt, in decode
             steps: it polls for requests every so many steps, or gathers several prompts.
-        protocol: How its requests come.
+        protocol: Way in which its requests come.
         rate_per_s: Requests per second of an open loop.
         warmed: Whether requests were sent before it, so that its first do not wait for kernels to
             compile.

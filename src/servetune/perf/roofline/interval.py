@@ -15,9 +15,9 @@ the error that a whole unseen group has in common as well as the scatter within 
 | `network` | a kind of layer that was never measured |
 | `anchored` | a calibration of at least two runs |
 
-A calibration that was made for one run (`Calibration.at`) has a remaining standard deviation
-(`doubt`). Then the factors are exp(deviations x doubt): the deviations, in `[doubt]`, are quantiles
-of log(measured / predicted) / doubt over rows after one, two and four anchors.
+After a calibration `[anchored]` has the quantiles over the same spread. One that was made for one
+run (`Calibration.at`) has a remaining standard deviation (`doubt`): then the spread is the doubt,
+larger or smaller as the plan's traits are than the typical one, with the quantiles of `[doubt]`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _MEASURED_KINDS = (
 )
 #: Wider where devices reach each other through a host's memory: three machines with such links were
 #: served, and their rates differ by a factor of three. A judgement.
-_HOST_PATH = 1.3
+_HOST_PATH = 1.8
 _BASIS = {
     "known": "the device was measured under this engine; of other pairs of model and GPU, held out",
     "silicon": "device or engine never measured; of devices and architectures held out",
@@ -131,9 +131,9 @@ def interval_of(
         high_factor=reach.factor("tpot", "high"),
         ttft_low_factor=reach.factor("ttft", "low"),
         ttft_high_factor=reach.factor("ttft", "high"),
-        calibrated=reach.kind in ("anchored", "doubt"),
-        extrapolation="anchored" if reach.kind == "doubt" else reach.kind,
-        basis=_BASIS[reach.kind],
+        calibrated=reach.kind == "anchored",
+        extrapolation=reach.kind,
+        basis=_BASIS["doubt" if reach.table == "doubt" else reach.kind],
         accuracy=accuracy_like(node, plan, shape, ran),
     )
 
@@ -175,29 +175,27 @@ class _Reach(msgspec.Struct, frozen=True, kw_only=True):
     """Extrapolation of a prediction.
 
     Attributes:
-        kind: Kind in the table above, or `doubt` if a calibration states it for this run.
-        spreads: Spread of log(measured / predicted) by time, whose quantiles the file has; empty
-            where it has the factors themselves.
+        kind: Kind in the table above.
+        table: Table of the quantiles of log(measured / predicted) / spread.
+        spreads: Spread of log(measured / predicted), by time.
     """
 
     kind: str
+    table: str
     spreads: Mapping[str, float]
 
     def factor(self, time: str, name: str) -> float:
-        table = "doubt" if self.kind == "doubt" else "anchored" if not self.spreads else "spread"
-        stored = _factors()[table][f"{time}_{name}"]
-        return math.exp(stored * self.spreads[time]) if self.spreads else stored
+        return math.exp(_factors()[self.table][f"{time}_{name}"] * self.spreads[time])
 
 
 def _log_quantile(reach: _Reach, time: str, confidence: float) -> float:
     prefix = f"{time}_caution_"
-    table = "doubt" if reach.kind == "doubt" else "anchored" if not reach.spreads else "spread"
     stored = sorted(
         (
             int(name.removeprefix(prefix)) / 100,
             math.log(reach.factor(time, name.removeprefix(f"{time}_"))),
         )
-        for name in _factors()[table]
+        for name in _factors()[reach.table]
         if name.startswith(prefix)
     )
     levels = [(_LEAST_CONFIDENCE, 0.0), *stored]
@@ -213,17 +211,22 @@ def _reach(
     calibration: Calibration | None,
     ran: Ran | None = None,
 ) -> _Reach:
+    traits = traits_of(node, plan, shape, ran)
+    spreads = {time: _spread(time, traits) for time in ("tpot", "ttft")}
     if calibration is not None and calibration.tpot_anchors:
         if calibration.tpot_doubt is not None and calibration.ttft_doubt is not None:
             doubts = {"tpot": calibration.tpot_doubt, "ttft": calibration.ttft_doubt}
-            return _Reach(kind="doubt", spreads=doubts)
+            left = {
+                time: doubt * spreads[time] / _factors()[f"{time}_spread"]["typical"]
+                for time, doubt in doubts.items()
+            }
+            return _Reach(kind="anchored", table="doubt", spreads=left)
         if calibration.tpot_anchors >= _ANCHORS:
-            return _Reach(kind="anchored", spreads={})
-    traits = traits_of(node, plan, shape, ran)
+            return _Reach(kind="anchored", table="anchored", spreads=spreads)
     kind = "known" if "seen:device" in traits else "silicon"
     if "network:unmeasured" in traits:
         kind = "network"
-    return _Reach(kind=kind, spreads={time: _spread(time, traits) for time in ("tpot", "ttft")})
+    return _Reach(kind=kind, table="spread", spreads=spreads)
 
 
 def _spread(time: str, traits: Iterable[str]) -> float:
