@@ -261,14 +261,19 @@ def test_a_calibration_is_not_used_for_another_machine(run):
     assert "L4" in done.stderr
 
 
-def test_trials_of_an_open_loop_are_no_anchors(run, tmp_path):
+def test_trials_of_an_open_loop_are_anchors_at_their_own_number_in_flight(run, tmp_path):
     lines = [json.loads(line) for line in PUBLISHED.read_text(encoding="utf-8").splitlines()]
     for line, law in zip(lines, ("gamma,rate_per_s=4", "all_at_once"), strict=False):
         line["config"]["client_args"]["arrivals"] = f"kind={law}"
     (tmp_path / "open.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     tpot_factor(run, tmp_path / "open.jsonl", "--name", "open")
     kept = json.loads(run("calibrate", "--show", "open", "--json").stdout)
-    assert len(kept["anchors"]) == len(lines) - 1
+    assert len(kept["anchors"]) == len(lines)
+    at_a_rate, closed = kept["anchors"][:2]
+    results = lines[0]["results"]
+    in_flight = results["request_throughput"] * results["mean_e2e_latency_ms"] / 1e3
+    assert at_a_rate["anchor"]["place"]["concurrency"] == pytest.approx(in_flight)
+    assert closed["anchor"]["place"]["concurrency"] == 64
 
 
 def suggested(run, *arguments):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 
 from servetune.hardware import node
@@ -20,6 +21,7 @@ from servetune.perf.roofline import ClosedLoopRun, RunPoint, coefficients_for, p
 from servetune.perf.sweep import cheapest_offers, sweep
 from servetune.plan.plan import Plan
 from servetune.workload import LengthLaws, Workload
+from servetune.workload.arrivals import Poisson
 
 POINT = RunPoint(
     ttft_ms=100.0,
@@ -209,3 +211,26 @@ def test_runs_are_corrected_each_by_its_own_calibration() -> None:
 def test_a_calibration_survives_json() -> None:
     found = calibrated([anchor(1.5, 0.9)])
     assert msgspec.json.decode(msgspec.json.encode(found), type=Calibration) == found
+
+
+def test_an_open_loop_is_corrected_at_its_own_number_in_flight() -> None:
+    """Two anchors that say 5% less at that number move it by most of that, far ones hardly."""
+    shape, machine = load_shape("Qwen/Qwen3-8B", catalogue_first=True), node(gpu="H100")
+    plan, lengths = Plan(model="m"), LengthLaws.fixed(512, 256)
+    load = Workload.of(lengths, request_count=300, arrivals=Poisson(12.0), seed=2)
+
+    def tpot_ms(calibration: Calibration | None) -> float:
+        records = simulate(plan, shape, machine, load, calibration=calibration).records
+        return 1e3 * float(np.mean([(r.e2e_s - r.ttft_s) / 255 for r in records]))
+
+    plain_ms = tpot_ms(None)
+    in_flight = 12.0 * 255 * plain_ms / 1e3
+
+    def moved(users: float) -> float:
+        place = run_features(plan, shape, lengths, users)
+        low = msgspec.structs.replace(anchor(0.95, 0.95), place=place)
+        return tpot_ms(calibrated([low, low])) / plain_ms - 1
+
+    # Faster steps leave fewer in flight, which makes them a little faster still.
+    assert -0.065 < moved(in_flight) < -0.03
+    assert moved(in_flight) < moved(40 * in_flight) < 0

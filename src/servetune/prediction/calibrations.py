@@ -24,6 +24,7 @@ from servetune.perf.roofline import ClosedLoopRun
 from servetune.perf.sim import simulate
 from servetune.plan import Plan
 from servetune.store import TrialRecord, now_utc, read_json, write_text
+from servetune.units import MS_PER_S
 from servetune.workload import AllAtOnce, Workload, parse_arrivals, workload_from_client_args
 
 #: Where calibrations are kept instead of the user's configuration folder.
@@ -80,16 +81,16 @@ class KeptCalibration(msgspec.Struct, frozen=True, kw_only=True):
 def from_trials(
     records: Sequence[TrialRecord], *, name: str, shape: NetworkShape, node: Node
 ) -> KeptCalibration:
-    """Calibration by measured closed-loop trials.
+    """Calibration by measured trials, closed loops and open ones.
 
     Raises:
-        InputError: None of them can serve: simulated, failed, or without a number of users.
+        InputError: None of them can serve: simulated, failed, or without a load.
     """
     usable = [record for record in records if _usable(record)]
     if not usable:
         raise InputError(
             "no trial can serve as an anchor",
-            hint="anchors are measured trials with max_concurrency and without a request_rate",
+            hint="anchors are measured trials with max_concurrency or a request_rate",
         )
     learned = _learned(usable, shape, node)
     anchors = tuple(_anchor(record, shape, node, learned) for record in usable)
@@ -106,18 +107,22 @@ def from_trials(
 
 
 def _usable(record: TrialRecord) -> bool:
+    loaded = record.config.client_args.get("max_concurrency") or _open_loop(record)
+    measured = record.status == "ok" and not record.simulated
+    return bool(measured and loaded and record.results.mean_tpot_ms)
+
+
+def _open_loop(record: TrialRecord) -> bool:
     load = record.config.client_args
     law = str(load.get("arrivals", ""))  # written out it is a law of due times
-    open_loop = load.get("request_rate") not in (None, "inf") or (
+    return load.get("request_rate") not in (None, "inf") or (
         "=" in law and not isinstance(parse_arrivals(law), AllAtOnce)
     )
-    users = record.config.client_args.get("max_concurrency")
-    measured = record.status == "ok" and not record.simulated
-    return bool(measured and users and not open_loop and record.results.mean_tpot_ms)
 
 
 def _learned(records: Sequence[TrialRecord], shape: NetworkShape, node: Node) -> dict[str, float]:
-    """Factors on the law itself, where no fit has seen such silicon."""
+    """Factors on the law itself by closed loops, where no fit has seen such silicon."""
+    records = [record for record in records if not _open_loop(record)]
     runs = [(_plan_of(record, shape), _workload_of(record)) for record in records]
     return learned_factors(
         [
@@ -154,22 +159,32 @@ def _anchor(
 ) -> AnchorTrial:
     """Trial and its simulation, which serves the same requests in the same way."""
     workload, plan = _workload_of(record), _plan_of(record, shape)
-    assert workload.concurrency is not None
     law = Calibration(learned=learned)
     simulated = simulate(plan, shape, node, workload, calibration=law)
     predicted = summarize(simulated.records, duration_s=1.0, extras=False)
+    in_flight = float(workload.concurrency or 0)
+    if _open_loop(record):
+        in_flight = _measured_in_flight(record) or predicted["mean_e2e_latency_ms"] / MS_PER_S * (
+            len(simulated.records) / simulated.duration_s
+        )
     return AnchorTrial(
         key=record.key,
         plan=plan.label,
-        concurrency=workload.concurrency,
+        concurrency=max(1, round(in_flight)),
         anchor=Anchor(
             predicted_ttft_ms=predicted["mean_ttft_ms"],
             predicted_tpot_ms=predicted["mean_tpot_ms"],
             measured_ttft_ms=record.results.mean_ttft_ms,
             measured_tpot_ms=record.results.mean_tpot_ms,
-            place=run_features(plan, shape, workload.lengths, workload.concurrency),
+            place=run_features(plan, shape, workload.lengths, max(1.0, in_flight)),
         ),
     )
+
+
+def _measured_in_flight(record: TrialRecord) -> float | None:
+    """Requests in flight of a measured open loop, on average, by Little's law."""
+    rate, e2e_ms = record.results.request_throughput, record.results.mean_e2e_latency_ms
+    return rate * e2e_ms / MS_PER_S if rate and e2e_ms else None
 
 
 def keep(kept: KeptCalibration) -> Path:

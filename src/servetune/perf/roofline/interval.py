@@ -177,7 +177,7 @@ class _Reach(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: Kind in the table above.
         table: Table of the quantiles of log(measured / predicted) / spread.
-        spreads: Spread of log(measured / predicted), by time.
+        spreads: Deviation of log(measured / predicted) by time, of which the table has multiples.
     """
 
     kind: str

@@ -23,12 +23,12 @@ from servetune.perf.roofline.calibration import LEARNED, relearned
 from servetune.perf.roofline.closed_loop_runs import ClosedLoopRun, closed_loops
 from servetune.perf.roofline.coefficients import changed
 from servetune.perf.roofline.step_laws import columns_of
-from servetune.perf.roofline.tables import architecture_of
+from servetune.perf.roofline.tables import architecture_of, tabled
 from servetune.units import MS_PER_S
 
-#: Doubt about each, as the standard deviation of a logarithm, by architecture: of the CPU's
-#: law, which was read off one small machine, and of silicon without a table. Others have one.
-_DOUBT = {"cpu": 1.0, "": 0.4}
+#: Doubt about each, as the standard deviation of a logarithm: of the CPU's law, which was read off
+#: one small machine, and of silicon without an operator table.
+_CPU_DOUBT, _DOUBT = 1.0, 0.4
 #: Standard deviation of one run by chance; see `similarity`.
 _TPOT_ACCIDENT, _TTFT_ACCIDENT = 0.06, 0.2
 _ROUNDS, _LONGEST_STEP, _TURN = 25, 0.7, 1e-4
@@ -53,9 +53,10 @@ def learned_factors(
     """
     if not runs:
         return {}
-    doubt = _DOUBT.get(architecture_of(runs[0].node.device))
-    if doubt is None:
+    architecture = architecture_of(runs[0].node.device)
+    if architecture and tabled(architecture):
         return {}
+    doubt = _CPU_DOUBT if architecture == "cpu" else _DOUBT
     loops = closed_loops(runs)[0]
     base = [run.coefficients for run in runs]
     if warm:

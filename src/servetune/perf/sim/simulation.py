@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Sequence as Sequence_
 from functools import partial
 
 import msgspec
@@ -15,6 +16,7 @@ from servetune.hardware.device import Node
 from servetune.metrics.record import Outcome, Record
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
+from servetune.perf.roofline.closed_loop_runs import ClosedLoopRun, predict_runs
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.similarity import run_features
@@ -44,9 +46,13 @@ from servetune.perf.sim.serving import (
 )
 from servetune.perf.sim.variants import InterruptingVariant, PrefillFirstVariant
 from servetune.plan import Plan
+from servetune.units import MS_PER_S
+from servetune.workload.lengths import Observed
 from servetune.workload.request import Piece, Request
 from servetune.workload.workload import Workload
 
+#: Requests whose lengths stand for all of a run.
+_OBSERVED = 512
 #: An open-loop run counts as saturated when this share of its requests had not begun to be
 #: served when the last one had come to the engine, or became due but could not be sent.
 _BACKLOG_FRACTION = 0.05
@@ -136,9 +142,10 @@ def simulate(
         _check_context(request, filled)
     chosen = coefficients or coefficients_for(node.device, filled.engine)
     if calibration is not None:
-        if workload.closed_loop and workload.concurrency:
-            here = run_features(filled, shape, workload.lengths, workload.concurrency)
-            (calibration,) = calibration.at(here)
+        closed = workload.concurrency if workload.closed_loop else None
+        users = closed or _in_flight(requests, workload, filled, shape, node)
+        here = run_features(filled, shape, _lengths(requests), users)
+        (calibration,) = calibration.at(here)
         chosen = calibration.coefficients(chosen)
     law = step_law(filled, shape, node, chosen)
     load = ClientLoad(
@@ -159,6 +166,33 @@ def simulate(
         admission=limits_of(filled),
     )
     return run_requests(requests, batch_in_flight(config, filled), law, load, layout)
+
+
+def _lengths(requests: Sequence_[Request]) -> Observed:
+    """Lengths of a run's first requests, which stand for all."""
+    some = requests[:_OBSERVED]
+    return Observed("the run", tuple((one.input_tokens, one.output_tokens) for one in some))
+
+
+def _in_flight(
+    requests: Sequence_[Request], workload: Workload, plan: Plan, shape: NetworkShape, node: Node
+) -> float:
+    """Requests in flight of an open loop, on average, by formula: rate times time of each."""
+    lasted_s = requests[-1].due_s - requests[0].due_s
+    rate = (len(requests) - 1) / lasted_s if lasted_s > 0 else float(len(requests))
+    run = ClosedLoopRun(
+        shape=shape,
+        node=node,
+        plan=plan,
+        lengths=_lengths(requests),
+        concurrency=1,
+        request_count=len(requests),
+        protocol="open",
+        rate_per_s=rate,
+    )
+    (found,) = predict_runs([run])
+    most = workload.concurrency or len(requests)
+    return float(min(most, max(1.0, rate * found.point.e2e_ms / MS_PER_S)))
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
