@@ -65,7 +65,10 @@ def test_decode_of_one_sequence_is_bound_by_memory_bandwidth(devices: int) -> No
 def test_a_long_prompt_is_bound_by_compute() -> None:
     step = prompt(8000)
     usual = law()(step)
-    assert law(scaled("bf16_flops", 2))(step) < 0.6 * usual
+    # The board's power binds: without more of it a faster unit gains nothing.
+    faster = scaled("bf16_flops", 2)
+    assert law(faster)(step) == pytest.approx(usual, rel=0.1)
+    assert law(msgspec.structs.replace(faster, tdp_watts=2 * 72))(step) < 0.6 * usual
     assert law(scaled("memory_bytes_per_s", 2))(step) > 0.9 * usual
 
 
@@ -169,9 +172,8 @@ def test_coefficients_are_physical_and_unseen_silicon_has_some() -> None:
             value = getattr(known, field.name)
             if field.name.endswith("_fraction") or "_fraction_" in field.name:
                 assert 0 < value <= 1, (name, field.name)
-    assert coefficients_for(msgspec.structs.replace(L4, architecture="Ada Lovelace")).name == (
-        COEFFICIENTS["ada"].name
-    )
+    spelt = coefficients_for(msgspec.structs.replace(L4, architecture="Ada Lovelace"))
+    assert spelt == coefficients_for(L4)
     unseen = coefficients_for(msgspec.structs.replace(L4, architecture="tsunami"))
     assert unseen.name.startswith("vllm/unseen/")
 

@@ -73,6 +73,10 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
         coefficients: Paths of `perf.roofline.Coefficients` to values that differ.
         experts: Architecture to the shares that products of experts reach, by their path.
         eras: Earlier releases whose steps differ, the oldest first.
+        checkpoint_cache_dtype: Type of the KV cache that its quantised checkpoints ask for; empty
+            where they ask for none.
+        offline_divides_attention: Whether its published highest throughput of networks with experts
+            is with attention divided by users, whatever degree its tables print.
         fitted_alone: Whether its coefficients are a fit of their own, on which no factor of the
             common fit applies.
         plain_experts: Whether experts are multiplied like dense matrices, without grouped kernels.
@@ -83,6 +87,8 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
     coefficients: Mapping[str, bool | int | float] = MappingProxyType({})
     experts: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     eras: tuple[Era, ...] = ()
+    checkpoint_cache_dtype: str = ""
+    offline_divides_attention: bool = False
     fitted_alone: bool = False
     plain_experts: bool = False
 

@@ -39,6 +39,7 @@ from servetune.models.source import (
     load_shape,
     quantized_checkpoints,
     quantized_versions,
+    sibling_of,
 )
 
 __all__ = [
@@ -71,6 +72,7 @@ __all__ = [
     "quantized_checkpoints",
     "quantized_versions",
     "shape_from_config",
+    "sibling_of",
     "state_bytes_per_sequence",
     "vision_parameter_count",
     "weight_bytes",

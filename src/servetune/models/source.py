@@ -6,7 +6,9 @@
 2. the local Hugging Face cache, which holds the files that an engine would load and may be
    newer than the catalogue;
 3. the catalogue bundled with servetune;
-4. the hub itself, where the optional `huggingface_hub` is installed and
+4. the catalogue's model that the id is a sibling of by its name: another publisher's copy, its
+   base or instruct version, or the same in fewer bits (`unsloth/Meta-Llama-3.1-8B-Instruct`);
+5. the hub itself, where the optional `huggingface_hub` is installed and
    `HF_HUB_OFFLINE` is not set.
 
 With `catalogue_first` the catalogue comes before the cache, so that the answer does not
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -167,7 +170,56 @@ def _find(model: str, *, catalogue_first: bool) -> tuple[str, Config, str]:
         return bundled or model, _read_folder(cached), "the Hugging Face cache on this machine"
     if bundled is not None:
         return _from_catalogue(bundled)
+    sibling = sibling_of(model)
+    if sibling is not None:
+        _, config, source = _from_catalogue(sibling.base)
+        config = dict(config)
+        if sibling.quantization_config:
+            config["quantization_config"] = sibling.quantization_config
+        return model, config, f"{source}; read as {sibling.base} by its name"
     return model, _from_hub(model), "the Hugging Face hub"
+
+
+def sibling_of(model: str) -> QuantizedCheckpoint | None:
+    """Catalogue model of the same shape that an id's words name, and its storage.
+
+    All other words must be those of a catalogue model, in order: an id that only resembles one is
+    no sibling.
+
+    Example:
+        >>> sibling_of("unsloth/Meta-Llama-3.1-8B-Instruct").base
+        'meta-llama/Llama-3.1-8B'
+        >>> sibling_of("someone/Llama-3.1-8B-Uncensored") is None
+        True
+    """
+    table = bundled("models", "data/quantized.toml")
+    words, stored_as = _words(model), table["words"]["stored"]
+    base = _by_words().get(tuple(word for word in words if word not in stored_as))
+    if base is None or "/" not in model or model in catalogue():
+        return None
+    stored = [stored_as[word] for word in words if word in stored_as]
+    # `GPTQ-Int8` names the method and the bits.
+    stored = [name for name in stored if name != "gptq_int4"] or stored
+    config = table["formats"][stored[-1]] if stored else {}
+    return QuantizedCheckpoint(name=model, base=base, quantization_config=config)
+
+
+def _words(model: str) -> list[str]:
+    """Words of a model's name that tell it apart from its siblings."""
+    name = model.rsplit("/", maxsplit=1)[-1].lower()
+    ignored = bundled("models", "data/quantized.toml")["words"]["ignored"]
+    return [word for word in re.split(r"[-_]|\.(?=[a-z])", name) if word not in ignored]
+
+
+@lru_cache(maxsize=1)
+def _by_words() -> Mapping[tuple[str, ...], str]:
+    """Catalogue models by the words of their names that tell shapes apart; the shortest id wins."""
+    found: dict[tuple[str, ...], str] = {}
+    stored_as = bundled("models", "data/quantized.toml")["words"]["stored"]
+    for name in sorted(catalogue(), key=len):
+        words = tuple(word for word in _words(name) if word not in stored_as)
+        found.setdefault(words, name)
+    return MappingProxyType(found)
 
 
 def _folder(model: str) -> Path | None:

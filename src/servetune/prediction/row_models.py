@@ -17,7 +17,14 @@ import msgspec
 
 from servetune.errors import InputError, ServetuneError, UnknownName
 from servetune.json_value import JsonObject
-from servetune.models import NetworkShape, catalogue, load_config, load_shape, shape_from_config
+from servetune.models import (
+    NetworkShape,
+    catalogue,
+    load_config,
+    load_shape,
+    shape_from_config,
+    sibling_of,
+)
 from servetune.prediction.rows import STORAGE, stored_as
 
 _FILE = "_config.json"
@@ -105,8 +112,10 @@ class RowModels:
         path = self._path(model)
         if path is not None:
             return shape_from_config(_read(path), name=model, source=path.name)
+        origin = made_from(model, self._known()) if sibling_of(model) else None
         try:
-            return load_shape(model, catalogue_first=True)
+            if origin is None:
+                return load_shape(model, catalogue_first=True)
         except UnknownName:
             origin = made_from(model, self._known())
             if origin is None:

@@ -127,22 +127,15 @@ def run_of(
 
 
 def _checkpoint_cache(facts: RowFacts) -> str | None:
-    """Eight bits for TensorRT-LLM's quantised checkpoints, whose files ask for such a cache.
-
-    NVIDIA's FP8 and NVFP4 checkpoints state `kv_cache_quant_algo: FP8`, which the engine follows.
-    """
-    quantised = facts.engine == "trtllm" and facts.storage in ("fp8", "nvfp4")
-    return "fp8" if quantised else None
+    """Type of the cache that an engine's quantised checkpoints ask for."""
+    asked = step_law_facts(facts.engine).checkpoint_cache_dtype
+    return asked if asked and facts.storage in ("fp8", "nvfp4") else None
 
 
 def _divided_throughput(facts: RowFacts, shape: NetworkShape, protocol: Protocol | None) -> bool:
-    """Whether TensorRT-LLM's highest throughput was measured with attention divided by users.
-
-    Its documentation's settings for networks with experts have `enable_attention_dp: true`, and
-    its tables print the degree of tensor parallelism all the same.
-    """
-    offline = protocol == "offline" and facts.engine == "trtllm"
-    return offline and facts.copies == 1 and facts.tensor_parallel > 1 and _has_experts(shape)
+    """Whether a row of highest throughput was measured with attention divided by users."""
+    divides = step_law_facts(facts.engine).offline_divides_attention and protocol == "offline"
+    return divides and facts.copies == 1 and facts.tensor_parallel > 1 and _has_experts(shape)
 
 
 def _planned_as(name: str, copies: int) -> str:

@@ -148,8 +148,9 @@ def scopes_of(device: Device, engine: str, version: str) -> tuple[str, ...]:
 
 @functools.cache
 def _corrected(table: Coefficients, scopes: tuple[str, ...]) -> Coefficients:
-    words = (scope.partition(":")[2] for scope in scopes if ":" in scope)
-    name = "/".join([*words, f"fit-{fit().version}"])
+    by_kind = dict(scope.partition(":")[::2] for scope in scopes)
+    engine = by_kind.get("past") or by_kind["engine"]
+    name = f"{engine}/{table.name.split('/')[1]}/fit-{fit().version}"
     return corrected(table, fit().factor, scopes, name=name)
 
 

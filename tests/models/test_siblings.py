@@ -1,0 +1,65 @@
+"""Models by their own ids: siblings of the catalogue's, and names that only resemble them."""
+
+from __future__ import annotations
+
+import pytest
+
+from servetune.errors import UnknownName
+from servetune.models import load_shape, sibling_of
+
+SIBLINGS = {
+    "unsloth/Meta-Llama-3.1-8B-Instruct": ("Llama-3.1-8B", "none"),
+    "NousResearch/Meta-Llama-3-8B-Instruct": ("Meta-Llama-3-8B", "none"),
+    "unsloth/Llama-3.2-1B-Instruct-bnb-4bit": ("Llama-3.2-1B", "nf4"),
+    "hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4": ("Llama-3.1-8B", "int4"),
+    "RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w8a16": ("Llama-3.1-8B", "int8w"),
+    "neuralmagic/Meta-Llama-3.1-70B-Instruct-FP8": ("Llama-3.1-70B", "fp8"),
+    "nvidia/Llama-3.3-70B-Instruct-FP4": ("Llama-3.3-70B-Instruct", "nvfp4"),
+    "TheBloke/Mistral-7B-Instruct-v0.2-AWQ": ("Mistral-7B-Instruct-v0.2", "int4"),
+    "TheBloke/Llama-2-13B-chat-GPTQ": ("Llama-2-13b-hf", "int4"),
+    "Qwen/Qwen3-8B-Base": ("Qwen3-8B", "none"),
+    "Qwen/Qwen2.5-14B": ("Qwen2.5-14B-Instruct", "none"),
+    "unsloth/gemma-3-12b-it": ("gemma-3-12b-it", "none"),
+    "unsloth/gpt-oss-20b-BF16": None,
+    "RedHatAI/Qwen3-32B-quantized.w4a16": ("Qwen3-32B", "int4"),
+}
+
+
+@pytest.mark.parametrize("name", SIBLINGS)
+def test_a_copy_or_a_version_in_fewer_bits_has_the_shape_of_its_model(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    expected = SIBLINGS[name]
+    if expected is None:
+        assert sibling_of(name) is None
+        return
+    base, storage = expected
+    found = load_shape(name, catalogue_first=True)
+    assert found.quantization.startswith(storage)
+    assert found.name == name
+    sibling = sibling_of(name)
+    if sibling is not None:  # else the catalogue has it by its own name
+        assert sibling.base.endswith(base)
+        assert "read as" in found.source
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "someone/Llama-3.1-8B-Uncensored",
+        "Qwen/Qwen2.5-VL-7B-Instruct",
+        "meta-llama/Llama-3.1-9B",
+        "google/gemma-3-270m",
+        "TheBloke/Llama-2-7B-GGUF",
+        "meta-llama/Llama-Guard-3-8B",
+        "Llama-3.1-8B-AWQ",
+    ],
+)
+def test_an_id_that_only_resembles_one_is_unknown(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert sibling_of(name) is None
+    with pytest.raises(UnknownName):
+        load_shape(name, catalogue_first=True)
