@@ -195,7 +195,8 @@ def sibling_of(model: str) -> QuantizedCheckpoint | None:
     table = bundled("models", "data/quantized.toml")
     words, stored_as = _words(model), table["words"]["stored"]
     base = _by_words().get(tuple(word for word in words if word not in stored_as))
-    if base is None or "/" not in model or model in catalogue():
+    own = model in catalogue() or model in quantized_checkpoints()
+    if base is None or "/" not in model or own:
         return None
     stored = [stored_as[word] for word in words if word in stored_as]
     # `GPTQ-Int8` names the method and the bits.
