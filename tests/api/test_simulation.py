@@ -168,3 +168,15 @@ def test_what_a_callback_raises_ends_the_simulation(tmp_path):
     with pytest.raises(ZeroDivisionError):
         st.simulate(MODEL, gpu="L4", concurrency=2, on_progress=stop, out=tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_simulation_states_the_interval_of_its_means_and_warns_near_a_cliff():
+    calm = st.simulate("Qwen/Qwen3-4B", gpu="H100", concurrency=4, requests=20)
+    assert calm.interval.low_factor < 1 < calm.interval.high_factor
+    assert "within a factor of" in calm.heading
+    assert calm.cliff == ""
+    full = st.simulate("Qwen/Qwen3-4B", gpu="L4", rate=4, requests=200)
+    assert "the cache was 100% full" in full.cliff
+    assert "over three seeds" in full.heading
+    # Open loops are further off than closed ones.
+    assert full.interval.high_factor > calm.interval.high_factor

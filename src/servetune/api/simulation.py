@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -30,17 +31,21 @@ from servetune.api.shared_options import (
 )
 from servetune.api.simulated_comparison import SimulationComparison, compare_with_simulation
 from servetune.api.trials import write_artifacts
-from servetune.engines import DEFAULT_ENGINE, check_weights, engine, recorded_engine
+from servetune.engines import DEFAULT_ENGINE, check_weights, engine, recorded_engine, resolved
 from servetune.errors import InputError, StoreError
+from servetune.hardware import Node
 from servetune.metrics import LATENCIES, Constraint, Record, parse_constraints, unmet
-from servetune.models import load_shape
+from servetune.models import NetworkShape, load_shape
 from servetune.option import Count, Fraction, NonNegative, NonNegativeCount, Positive, option
+from servetune.perf.roofline import Interval, interval_of
+from servetune.perf.roofline.accuracy import Ran
 from servetune.perf.sim import SimulatedRun, describe_scheduler, without_effect
 from servetune.report import timeline_of
 from servetune.search import Axis, Space, Value, parse_settings
 from servetune.simserver.server_arguments import argument_types
 from servetune.store import Artifacts, Journal, TrialRecord, write_requests
 from servetune.trials import StudyContext, Trial, simulated_with_requests, trials_of, with_fields
+from servetune.units import MS_PER_S
 from servetune.workload import (
     CLIENT_ARGS,
     LoadOptions,
@@ -237,6 +242,9 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
         run: Records of all requests, and what the engine did.
         heading: Model, machine, plan, load and scheduler, in words.
         constraints: Limits that the trial should hold.
+        interval: Factors on its mean times within which nine of ten measured runs are expected.
+        cliff: Sentence on a cache or places that were nearly full, with the 99th percentiles of
+            other seeds; empty where there was room.
         artifacts: Files that were written; `None` without `out`.
     """
 
@@ -244,6 +252,8 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
     run: SimulatedRun
     heading: str
     constraints: tuple[Constraint, ...]
+    interval: Interval
+    cliff: str = ""
     artifacts: Artifacts | None = None
 
     def __str__(self) -> str:
@@ -375,14 +385,64 @@ def simulate(
         _write(artifacts, record, run, context.constraints, token_times=request.token_times)
         write_repeating(request_of(Simulation, request, {"out": None}), artifacts.configuration)
     assert context.node is not None
+    assert context.shape is not None
     heading = f"{request.model} on {context.node.label}, {trial.plan.label}, {_load_text(trial)}"
+    interval = _interval(trial, context.node, context.shape, context)
+    cliff = _cliff(trial, context, record, run)
+    words = [heading, f"as {describe_scheduler(trial.plan)}", _interval_text(interval), cliff]
     return SimulationResult(
         record=record,
         run=run,
-        heading=f"{heading}\nas {describe_scheduler(trial.plan)}",
+        heading="\n".join(filter(None, words)),
         constraints=context.constraints,
+        interval=interval,
+        cliff=cliff,
         artifacts=artifacts,
     )
+
+
+def _interval(trial: Trial, node: Node, shape: NetworkShape, context: StudyContext) -> Interval:
+    filled = resolved(trial.plan, shape, node.device)
+    kept = context.calibration.calibration if context.calibration else None
+    ran = Ran(protocol="closed" if trial.workload.closed_loop else "open")
+    return interval_of(node, filled, shape, kept, ran)
+
+
+def _interval_text(interval: Interval) -> str:
+    return (
+        f"mean times within a factor of {interval.low_factor:.3g} to {interval.high_factor:.3g}, "
+        f"first tokens {interval.ttft_low_factor:.3g} to {interval.ttft_high_factor:.3g}"
+    )
+
+
+#: Share of the cache or of the places from which a little more load changes much, and the most
+#: requests that are simulated again to show it.
+_NEARLY_FULL, _MOST_AGAIN = 0.95, 20_000
+
+
+def _cliff(trial: Trial, context: StudyContext, record: TrialRecord, run: SimulatedRun) -> str:
+    """Sentence on what was nearly full, with the 99th percentiles of two further seeds."""
+    assert context.node is not None
+    assert context.shape is not None
+    places = resolved(trial.plan, context.shape, context.node.device).max_num_seqs or math.inf
+    users = trial.workload.concurrency or 0
+    full = []
+    if run.kv_peak_fraction >= _NEARLY_FULL:
+        full.append(f"the cache was {run.kv_peak_fraction:.0%} full")
+    if _NEARLY_FULL * places <= users / max(1, trial.plan.replicas) <= places / _NEARLY_FULL:
+        full.append(f"{users} users nearly fill max_num_seqs")
+    if not full or len(run.records) > _MOST_AGAIN:
+        return ""
+    tails = [record.results.get("p99_e2e_latency_ms")]
+    for seed in (1, 2):
+        load = msgspec.structs.replace(trial.workload, seed=trial.workload.seed + seed)
+        again, _ = simulated_with_requests(msgspec.structs.replace(trial, workload=load), context)
+        tails.append(again.results.get("p99_e2e_latency_ms"))
+    known = [tail / MS_PER_S for tail in tails if tail is not None]
+    if not known:
+        return ""
+    tails_s = f"{min(known):.3g} to {max(known):.3g} s"
+    return f"near a cliff: {' and '.join(full)}; p99 end-to-end {tails_s} over three seeds"
 
 
 def _require_agreement(request: Simulation) -> None:

@@ -167,6 +167,7 @@ def _anchor(
         in_flight = _measured_in_flight(record) or predicted["mean_e2e_latency_ms"] / MS_PER_S * (
             len(simulated.records) / simulated.duration_s
         )
+        in_flight = min(in_flight, workload.concurrency or in_flight)
     return AnchorTrial(
         key=record.key,
         plan=plan.label,

@@ -16,14 +16,23 @@ import msgspec
 from servetune.errors import InputError, ServetuneError
 from servetune.models import NetworkShape
 from servetune.perf import Anchor, Calibration, RunFeatures, calibrated, run_features
-from servetune.perf.roofline import ClosedLoopRun, LengthMoments, length_moments, predict_runs
+from servetune.perf.roofline import (
+    ClosedLoopRun,
+    LengthMoments,
+    RunPoint,
+    length_moments,
+    predict_runs,
+)
 from servetune.prediction.calibrations import KeptCalibration
 from servetune.prediction.conventions import Convention
 from servetune.prediction.rows import run_of
+from servetune.units import MS_PER_S
 from servetune.workload import Lengths
 
-#: Columns of measured times; a row may lack one of them.
-MEASURED = ("ttft_ms", "tpot_ms")
+#: Columns of measured times and rates, of which a row has one at least. Where a run of one batch or
+#: one list has no time per token, its whole time or its rate tells of the same steps.
+MEASURED = ("ttft_ms", "tpot_ms", "e2e_ms", "output_tokens_per_s")
+_AT_ONCE = ("static", "offline")
 
 #: Model and kind of device -> measured runs of both.
 AnchorsOf: TypeAlias = Mapping[tuple[str, str], Sequence[Anchor]]
@@ -44,24 +53,42 @@ def anchors_of(
     for number, row in enumerate(rows, start=1):
         try:
             runs.append(run_of(row, shape_of, convention))
-            measured.append({name: _time_ms(row, name) for name in MEASURED})
-            if not any(measured[-1].values()):
-                raise InputError(f"neither {' nor '.join(MEASURED)} has a measured time")
+            measured.append({name: _measured(row, name) for name in MEASURED})
+            if not _tells(runs[-1], measured[-1]):
+                raise InputError("neither ttft_ms nor tpot_ms has a measured time")
         except ServetuneError as error:
             raise InputError(
                 f"anchor {number}: {error.message}", hint=error.hint or "correct or remove that row"
             ) from None
     found: dict[tuple[str, str], list[Anchor]] = {}
     for run, priced, times in zip(runs, predict_runs(runs), measured, strict=True):
+        predicted_ms, measured_ms = _step_times_ms(run, priced.point, times)
         anchor = Anchor(
             predicted_ttft_ms=priced.point.ttft_ms,
-            predicted_tpot_ms=priced.point.tpot_ms,
+            predicted_tpot_ms=predicted_ms,
             measured_ttft_ms=times["ttft_ms"],
-            measured_tpot_ms=times["tpot_ms"],
+            measured_tpot_ms=measured_ms,
             place=_features(run),
         )
         found.setdefault(_group(run), []).append(anchor)
     return found
+
+
+def _tells(run: ClosedLoopRun, times: Mapping[str, float | None]) -> bool:
+    whole = run.protocol in _AT_ONCE and (times["e2e_ms"] or times["output_tokens_per_s"])
+    return bool(times["ttft_ms"] or times["tpot_ms"] or whole)
+
+
+def _step_times_ms(
+    run: ClosedLoopRun, point: RunPoint, times: Mapping[str, float | None]
+) -> tuple[float, float | None]:
+    """Predicted and measured time that tells of steps: per token, or of all tokens together."""
+    if times["tpot_ms"] is not None or run.protocol not in _AT_ONCE:
+        return point.tpot_ms, times["tpot_ms"]
+    if run.protocol == "static" and times["e2e_ms"] is not None:
+        return point.e2e_ms, times["e2e_ms"]
+    rate = times["output_tokens_per_s"]
+    return MS_PER_S / point.output_tokens_per_s, None if rate is None else MS_PER_S / rate
 
 
 def corrected_by_rows(
@@ -111,7 +138,7 @@ def _moments(lengths: Lengths) -> LengthMoments:
     return length_moments(lengths)
 
 
-def _time_ms(row: Mapping[str, str], name: str) -> float | None:
+def _measured(row: Mapping[str, str], name: str) -> float | None:
     text = row.get(name, "").strip()
     if not text:
         return None
@@ -120,5 +147,6 @@ def _time_ms(row: Mapping[str, str], name: str) -> float | None:
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
-        raise InputError(f"{name} must be a positive number of milliseconds, got '{text}'")
+        unit = "milliseconds" if name.endswith("_ms") else "tokens per second"
+        raise InputError(f"{name} must be a positive number of {unit}, got '{text}'")
     return value
