@@ -78,6 +78,7 @@ class Family(NamedTuple):
         layer_list: Keys whose list or string has one entry per layer and may replace
             `num_hidden_layers`.
         modules: Module names of its checkpoints, where they differ from `_MODULES`.
+        renamed: Keys of its configurations -> the usual ones.
     """
 
     feed_forward: FeedForwardRule
@@ -97,6 +98,7 @@ class Family(NamedTuple):
     parallel: Callable[[Keys], bool] | None = None
     layer_list: tuple[str, ...] = ()
     modules: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    renamed: Mapping[str, str] = MappingProxyType({})
 
 
 def shape_from_config(config: Config, *, name: str, source: str) -> NetworkShape:
@@ -170,7 +172,9 @@ def _open(config: Config, name: str) -> tuple[Config, Keys, Family]:
             hint=f"modelled types are {', '.join(FAMILIES)}",
         )
     family = FAMILIES[model_type]
-    given = {key: value for key, value in text.items() if value is not None}
+    given = {
+        family.renamed.get(key, key): value for key, value in text.items() if value is not None
+    }
     # Null is a value where it has a meaning: no window.
     nulls = {key: None for key in ("sliding_window",) if key in text and text[key] is None}
     return config, Keys({**family.defaults, **given, **nulls}, name), family
@@ -486,7 +490,26 @@ def _last_norms_bias(keys: Keys, _layers: int) -> int:
     return keys.positive("hidden_size")
 
 
+def _plain_feed_forward(keys: Keys, _layer: int) -> FeedForward:
+    """Two products with biases, as before gates came up."""
+    inner = keys.optional("intermediate_size") or 4 * keys.positive("hidden_size")
+    return DenseFeedForward(inner=inner, gated=False, bias=True)
+
+
+def _learned_positions(keys: Keys, layers: int) -> int:
+    table = keys.positive("max_position_embeddings") + keys.count("position_offset")
+    return table * keys.positive("hidden_size") + _last_norms_bias(keys, layers)
+
+
 _LLAMA = Family(_dense, _no_window, {"max_position_embeddings": 2048})
+#: Networks of before 2023: biases everywhere, norms with a bias, no gate.
+_PLAIN = Family(
+    _plain_feed_forward,
+    _no_window,
+    always_biased=True,
+    norms=4,
+    extra_parameters=_last_norms_bias,
+)
 _QWEN2 = Family(
     _dense, _window_after, {"max_position_embeddings": 32768}, bias="qkv", always_biased=True
 )
@@ -706,6 +729,30 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             modules={"shared": ("mlp.down_proj",), "experts": ("experts", "moe.experts")},
         ),
         "llama4_text": _LLAMA4,
+        "granite": _LLAMA._replace(tied=True),
+        "olmo2": _LLAMA._replace(qk_norm="per_head"),
+        "starcoder2": _PLAIN._replace(window=_window_everywhere, tied=True),
+        "gpt_neox": _PLAIN._replace(
+            parallel=lambda keys: keys.flag("use_parallel_residual", default=True)
+        ),
+        "gpt_bigcode": _PLAIN._replace(
+            tied=True,
+            defaults={"num_key_value_heads": 1},
+            extra_parameters=_learned_positions,
+            renamed={
+                "n_embd": "hidden_size",
+                "n_layer": "num_hidden_layers",
+                "n_head": "num_attention_heads",
+                "n_inner": "intermediate_size",
+                "n_positions": "max_position_embeddings",
+            },
+        ),
+        "opt": _PLAIN._replace(
+            tied=True,
+            defaults={"position_offset": 2},
+            extra_parameters=_learned_positions,
+            renamed={"ffn_dim": "intermediate_size"},
+        ),
         "minimax_m2": Family(
             _minimax, _no_window, {"max_position_embeddings": 196608}, qk_norm="per_head"
         ),
