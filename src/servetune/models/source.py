@@ -101,12 +101,14 @@ class QuantizedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Hub id.
         base: Hub id of the model that it was made of.
-        quantization_config: Storage, as its config.json has it.
+        quantization_config: Storage, as its config.json has it; empty for the model's own.
+        widened: Whether it has sixteen bits although the model was published in fewer.
     """
 
     name: str
     base: str
     quantization_config: JsonObject
+    widened: bool = False
 
 
 @lru_cache(maxsize=1)
@@ -176,6 +178,8 @@ def _find(model: str, *, catalogue_first: bool) -> tuple[str, Config, str]:
         config = dict(config)
         if sibling.quantization_config:
             config["quantization_config"] = sibling.quantization_config
+        if sibling.widened:
+            config.pop("quantization_config", None)
         return model, config, f"{source}; read as {sibling.base} by its name"
     return model, _from_hub(model), "the Hugging Face hub"
 
@@ -201,8 +205,9 @@ def sibling_of(model: str) -> QuantizedCheckpoint | None:
     stored = [stored_as[word] for word in words if word in stored_as]
     # `GPTQ-Int8` names the method and the bits.
     stored = [name for name in stored if name != "gptq_int4"] or stored
-    config = table["formats"][stored[-1]] if stored else {}
-    return QuantizedCheckpoint(name=model, base=base, quantization_config=config)
+    widened = stored[-1:] == ["bf16"]
+    config = table["formats"][stored[-1]] if stored and not widened else {}
+    return QuantizedCheckpoint(name=model, base=base, quantization_config=config, widened=widened)
 
 
 def _words(model: str) -> list[str]:
