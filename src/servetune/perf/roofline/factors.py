@@ -103,13 +103,13 @@ def fit() -> Fit:
     return msgspec.convert(bundled("perf.roofline", "data/factors.toml"), Fit)
 
 
+@functools.lru_cache(maxsize=4096)
 def coefficients_for(
     device: Device, engine: str = DEFAULT_ENGINE, version: str = ""
 ) -> Coefficients:
     """The coefficients of the device's architecture under an engine, corrected by the fit.
 
-    The simulated engine counts as the one that it plays. Silicon in `_UNCORRECTED` keeps its
-    table as it is.
+    The simulated engine counts as the one that it plays.
 
     Args:
         version: Release of the engine; the present generation if empty.
@@ -146,7 +146,6 @@ def scopes_of(device: Device, engine: str, version: str) -> tuple[str, ...]:
     return tuple(scopes)
 
 
-@functools.cache
 def _corrected(table: Coefficients, scopes: tuple[str, ...]) -> Coefficients:
     by_kind = dict(scope.partition(":")[::2] for scope in scopes)
     engine = by_kind.get("past") or by_kind["engine"]

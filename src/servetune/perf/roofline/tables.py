@@ -59,7 +59,12 @@ def table_for(device: Device, engine: str = DEFAULT_ENGINE, version: str = "") -
 
 def architecture_of(device: Device) -> str:
     """Key of the device's table; empty for silicon without one."""
-    whole = re.sub(r"[\s_]+", "-", device.architecture.lower())
+    return _table_key(device.architecture)
+
+
+@functools.cache
+def _table_key(architecture: str) -> str:
+    whole = re.sub(r"[\s_]+", "-", architecture.lower())
     first = whole.split("-")[0].rstrip("0123456789")
     return next((name for name in (whole, first) if name in COEFFICIENTS), "")
 
