@@ -20,6 +20,7 @@ SIBLINGS = {
     "TheBloke/Mistral-7B-Instruct-v0.2-AWQ": ("Mistral-7B-Instruct-v0.2", "int4"),
     "TheBloke/Llama-2-13B-chat-GPTQ": ("Llama-2-13b-hf", "int4"),
     "Qwen/Qwen3-8B-Base": ("Qwen3-8B", "none"),
+    "Qwen/Qwen3.5-35B-A3B-FP8": ("Qwen3.5-35B-A3B", "fp8_block"),
     "Qwen/Qwen2.5-14B": ("Qwen2.5-14B-Instruct", "none"),
     "unsloth/gemma-3-12b-it": ("gemma-3-12b-it", "none"),
     "unsloth/gpt-oss-20b-BF16": ("gpt-oss-20b", "none"),
@@ -53,6 +54,7 @@ def test_a_copy_or_a_version_in_fewer_bits_has_the_shape_of_its_model(
         "TheBloke/Llama-2-7B-GGUF",
         "meta-llama/Llama-Guard-4-12B",
         "Llama-3.1-8B-AWQ",
+        "mlx-community/Meta-Llama-3.1-8B-Instruct-4bit",
     ],
 )
 def test_an_id_that_only_resembles_one_is_unknown(

@@ -200,12 +200,14 @@ def sibling_of(model: str) -> QuantizedCheckpoint | None:
     words, stored_as = _words(model), table["words"]["stored"]
     base = _by_words().get(tuple(word for word in words if word not in stored_as))
     own = model in catalogue() or model in quantized_checkpoints()
-    if base is None or "/" not in model or own:
+    publisher = model.partition("/")[0].lower()
+    if base is None or "/" not in model or own or publisher in table["words"]["other_formats"]:
         return None
     stored = [stored_as[word] for word in words if word in stored_as]
     # `GPTQ-Int8` names the method and the bits.
     stored = [name for name in stored if name != "gptq_int4"] or stored
     widened = stored[-1:] == ["bf16"]
+    stored = [table["words"]["own"].get(f"{publisher}/{name}", name) for name in stored]
     config = table["formats"][stored[-1]] if stored and not widened else {}
     return QuantizedCheckpoint(name=model, base=base, quantization_config=config, widened=widened)
 
