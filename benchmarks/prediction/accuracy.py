@@ -43,7 +43,7 @@ from measured import Measured, read  # noqa: E402
 from servetune.perf import most_informative  # noqa: E402
 from servetune.perf.roofline.accuracy import Kind, Ran, cell_of, kind_of_run  # noqa: E402
 from servetune.perf.roofline.calibration import Anchor, calibrated  # noqa: E402
-from servetune.perf.roofline.interval import _all_measured, traits  # noqa: E402
+from servetune.perf.roofline.interval import all_measured, traits  # noqa: E402
 from servetune.perf.roofline.similarity import remaining_sd, similarity_of  # noqa: E402
 
 OUT = ROOT / "src" / "servetune" / "perf" / "roofline" / "data"
@@ -109,7 +109,7 @@ class Bench:
         self.kinds = [
             kind_of_run(row.node, row.plan, row.shape, Ran(engine=row.engine)) for row in self.rows
         ]
-        self.measured = [_all_measured(row.shape) for row in self.rows]
+        self.measured = [all_measured(row.shape) for row in self.rows]
         self.left_out: dict[str, np.ndarray] = {}
         self.seen: dict[str, list[str]] = {}
         rng = np.random.default_rng(1)

@@ -1,8 +1,10 @@
-"""Conclusions of published studies that predictions must reproduce; nothing is fitted to them.
+"""Conclusions of published studies that predictions must reproduce.
 
 The walk-through is Qwen3-4B on four L4 (llm-optimizer, 2025). Its records of four devices were seen
 when the share of a host's memory path was chosen (`perf.roofline.collectives`); what it says of one
-and two devices was not. The JumpStart study of January 2024 is of text-generation-inference.
+and two devices was not. The JumpStart study of January 2024 is of text-generation-inference: its
+four A10G ahead of eight A100 for one user, and its eight A10G, were seen when that engine's host
+time per device and the share of eight devices were chosen. Nothing else is fitted to them.
 """
 
 from __future__ import annotations

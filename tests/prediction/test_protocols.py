@@ -131,6 +131,8 @@ def test_copies_on_further_devices_share_the_users() -> None:
         ({"protocol": "sometimes"}, UnknownName, "protocol"),
         ({"isl": "-1"}, InputError, "isl must be a number"),
         ({"range_ratio": "x"}, InputError, "range_ratio must be a number"),
+        ({"protocol": "open"}, InputError, "rate must be a number"),
+        ({"replicas": "1.5"}, InputError, "replicas must be a whole number"),
     ],
 )
 def test_what_cannot_be_read_is_one_error(

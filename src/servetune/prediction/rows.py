@@ -82,7 +82,7 @@ def run_of(
         tensor_parallel, copies, spread = 1, tensor_parallel, True
     drafts = unstated.draft_tokens
     lengths = _lengths(row, facts, unstated.equal_lengths)
-    # A server is started for the users of a run, where their number is a setting of it.
+    # Servers of closed loops and batches are taken to be started for so many sequences at a time.
     replicas = _count(row, "replicas", default=1)
     each = math.ceil(facts.concurrency / copies / replicas)
     places = None if protocol == "open" else max(1, each)
@@ -97,7 +97,7 @@ def run_of(
         max_num_batched_tokens=unstated.max_num_batched_tokens,
         gpu_memory_fraction=unstated.gpu_memory_fraction,
         max_num_seqs=places,
-        max_model_len=_longest_tokens(lengths),
+        max_model_len=length_moments(lengths).longest_tokens,
         kv_cache_dtype=(
             row.get("precision_kv", "").strip()
             or unstated.kv_cache_dtype
@@ -118,7 +118,7 @@ def run_of(
         concurrency=facts.concurrency,
         request_count=_request_count(row, protocol, facts.concurrency),
         protocol=protocol or "closed",
-        rate_per_s=_number(row, "rate", default=0.0),
+        rate_per_s=_rate_per_s(row, protocol),
         warmed=protocol is not None,
         engine=facts.engine,
         engine_version=facts.version,
@@ -277,7 +277,7 @@ _PROTOCOL_WORDS = {"steady": "closed"}
 
 
 def _protocol(row: Mapping[str, str]) -> Protocol | None:
-    """How the row's requests came; `None` where the table does not say."""
+    """Protocol of the row's run; `None` where the table does not say."""
     word = row.get("protocol", "").strip().lower()
     if not word:
         return None
@@ -287,17 +287,17 @@ def _protocol(row: Mapping[str, str]) -> Protocol | None:
     raise UnknownName("protocol", word, _PROTOCOLS)
 
 
+def _rate_per_s(row: Mapping[str, str], protocol: Protocol | None) -> float:
+    """Requests per second of an open loop; zero for other protocols."""
+    return _number(row, "rate") if protocol == "open" else 0.0
+
+
 def _lengths(row: Mapping[str, str], facts: RowFacts, equal: bool) -> LengthLaws:
     """Laws of the row's lengths: a range below them, equal ones, or a spread around a mean."""
-    if not row.get("range_ratio", "").strip():
-        if not row.get("protocol", "").strip():
-            return facts_lengths(facts, 1.0 if equal else RANGE_RATIO)
-        parts = [_spread(_number(row, name)) for name in ("isl", "osl")]
-        return LengthLaws(*parts)
-    return facts_lengths(facts, _number(row, "range_ratio"))
-
-
-def facts_lengths(facts: RowFacts, ratio: float) -> LengthLaws:
+    stated = bool(row.get("range_ratio", "").strip())
+    if not stated and row.get("protocol", "").strip():
+        return LengthLaws(_spread(_number(row, "isl")), _spread(_number(row, "osl")))
+    ratio = _number(row, "range_ratio") if stated else 1.0 if equal else RANGE_RATIO
     return LengthLaws.ranged(facts.prompt_tokens, facts.output_tokens, ratio)
 
 
@@ -306,10 +306,6 @@ def _spread(mean: float) -> Law:
     if mean == int(mean):
         return Always(int(mean))
     return LogNormal.of_mean(mean, (_MIXED_SPREAD if mean < _LONG_TOKENS else _LONG_SPREAD) * mean)
-
-
-def _longest_tokens(lengths: LengthLaws) -> int:
-    return length_moments(lengths).longest_tokens
 
 
 def _request_count(row: Mapping[str, str], protocol: Protocol | None, concurrency: int) -> int:
@@ -332,14 +328,9 @@ def _number(row: Mapping[str, str], name: str, *, default: float | None = None) 
 
 
 def _count(row: Mapping[str, str], name: str, *, default: int | None = None) -> int:
-    text = row.get(name, "").strip()
-    if not text and default is not None:
-        return default
-    try:
-        number = float(text)
-    except ValueError:
-        raise InputError(f"{name} must be a number, got '{text}'") from None
-    if not (math.isfinite(number) and 1 <= number <= MOST and number == int(number)):
+    number = _number(row, name, default=default)
+    if number != int(number):
+        text = row[name].strip()
         raise InputError(f"{name} must be a whole number from 1 to {MOST:,}, got '{text}'")
     return int(number)
 

@@ -32,8 +32,9 @@ Users without a place wait for one and change nothing else; those who have one k
 their prompt is computed. Where prompts fill every step (few tokens to answer), fewer decode
 than have a place, and the others' prompts come all the same.
 
-Checked against the simulator in tests/perf/test_closed_loop.py. Left to it: percentiles,
-preemption, and arrivals that are no closed loop.
+Static batches, lists worked off, bursts and open loops at a rate have formulas of their own below.
+Checked against the simulator in tests/perf/test_closed_loop.py and
+tests/prediction/test_protocols.py. Left to it: percentiles and preemption.
 """
 
 from __future__ import annotations

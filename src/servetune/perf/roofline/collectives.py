@@ -2,18 +2,18 @@
 
     time = latency(group) + message_bytes / rate(group, link)
 
-On a switched fabric (NVLink) the rate is a share of the link's. On PCIe it is not the
-slot that binds beyond two devices but the way through the host (root complexes, sockets,
-host memory), which all devices share: going from two to four devices costs a factor of
-eight, not of 1.5 as a ring over free slots would.
+On a switched fabric (NVLink) the rate is a share of the link's, as is it on PCIe: of the slot's
+rate by lanes and generation, where devices read each other's memory (peer-to-peer), and of less
+where every byte goes through the host's memory.
 
-Constants come from the default engine's all-reduce inside captured graphs and NCCL 2.27-2.29, as
-measured on H200, A100 (NVLink) and L40S (PCIe 4.0 x16); public operator tables of
-aiconfigurator-core 0.12.0 (Apache-2.0), read 2026-11-20, fitted by
-`tools/operator_facts.py` with mean |log error| 0.03-0.11 on L40S and 0.04-0.22 on NVLink.
-NCCL alone on the same L40S machine was between 1.4 times faster (4 devices) and 1.35
-times slower (8): a host's topology decides, so PCIe predictions for 4 and 8 devices can
-be off by 1.5 either way.
+NVLink: the default engine's all-reduce inside captured graphs and NCCL 2.27-2.29, as measured on
+H200 and A100; public operator tables of aiconfigurator-core 0.12.0 (Apache-2.0), read 2026-11-20,
+fitted by `tools/operator_facts.py` with mean |log error| 0.04-0.22.
+Peer-to-peer: RTX PRO 6000, RTX A6000 and V100S, by the bytes that their served tokens imply.
+Host's memory: the same tables' one machine of L40S (0.12 of the slot for two devices), A10G and L4.
+These shares were chosen with published runs in view: the walk-through's three records of four L4
+and JumpStart's eight A10G. Machines of one kind differ by a factor of three: the host's topology
+decides.
 """
 
 from __future__ import annotations

@@ -241,7 +241,7 @@ def traits_of(
     """Properties of a plan on a node that the spread of its errors depends on."""
     kind = kind_of_run(node, plan, shape, ran)
     how = ran or Ran()
-    return traits(kind, node, plan, _seen(kind), how, measured=_all_measured(shape))
+    return traits(kind, node, plan, _seen(kind), how, measured=all_measured(shape))
 
 
 def traits(
@@ -293,7 +293,8 @@ def _seen(kind: Kind) -> str:
     return "architecture" if known else "nothing"
 
 
-def _all_measured(shape: NetworkShape) -> bool:
+def all_measured(shape: NetworkShape) -> bool:
+    """Whether every kind of layer of a network was in a measured run."""
     parts = [part for layer in shape.layers for part in (layer.mixer, layer.feed_forward)]
     return all(_measured(part) for part in parts if part is not None)
 

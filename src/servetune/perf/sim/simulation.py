@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from collections.abc import Sequence as Sequence_
+from collections.abc import Sequence as Several
 from functools import partial
 
 import msgspec
@@ -168,14 +168,14 @@ def simulate(
     return run_requests(requests, batch_in_flight(config, filled), law, load, layout)
 
 
-def _lengths(requests: Sequence_[Request]) -> Observed:
+def _lengths(requests: Several[Request]) -> Observed:
     """Lengths of a run's first requests, which stand for all."""
     some = requests[:_OBSERVED]
     return Observed("the run", tuple((one.input_tokens, one.output_tokens) for one in some))
 
 
 def _in_flight(
-    requests: Sequence_[Request], workload: Workload, plan: Plan, shape: NetworkShape, node: Node
+    requests: Several[Request], workload: Workload, plan: Plan, shape: NetworkShape, node: Node
 ) -> float:
     """Requests in flight of an open loop, on average, by formula: rate times time of each."""
     lasted_s = requests[-1].due_s - requests[0].due_s
