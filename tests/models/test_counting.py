@@ -53,6 +53,16 @@ def catalogue_shape(name: str) -> NetworkShape:
         ("openai/gpt-oss-20b", 20_914_757_184),
         ("openai/gpt-oss-120b", 116_829_156_672),
         ("zai-org/GLM-4-9B-0414", 9_400_279_040),
+        ("bigscience/bloom-560m", 559_214_592),
+        ("bigscience/bloom-7b1", 7_069_016_064),
+        ("EleutherAI/gpt-j-6b", 6_050_882_784),
+        ("mosaicml/mpt-7b", 6_649_286_656),
+        ("LiquidAI/LFM2-350M", 354_483_968),
+        ("LiquidAI/LFM2-700M", 742_489_344),
+        ("LiquidAI/LFM2-1.2B", 1_170_340_608),
+        # One bias of each of 32 experts in 22 layers is a buffer of the checkpoint.
+        ("LiquidAI/LFM2-8B-A1B", 8_339_929_856 + 22 * 32),
+        ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", 8_888_227_328),
     ],
 )
 def test_parameters_equal_the_published_checkpoint(model, parameters):

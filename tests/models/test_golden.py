@@ -124,6 +124,8 @@ COARSE = 128 * 2 * 512 * 4
             0,
         ),
         ("google/gemma-4-31B-it", 30_697_345_280, (50 * 16 * 256 + 10 * 4 * 512) * 2 * 2, 0),
+        # Six layers with keys and values; ten keep two inputs of a convolution.
+        ("LiquidAI/LFM2-1.2B", 1_170_340_608, 6 * 2 * 8 * 64 * 2, 10 * 2_048 * 2 * 2),
         ("openai/gpt-oss-120b", 116_829_156_672, 36 * 2 * 8 * 64 * 2, 0),
     ],
 )

@@ -241,6 +241,35 @@ def test_an_architecture_beyond_the_nouns_is_named_and_refused(model_type, reaso
     assert reason in caught.value.message
 
 
+def test_grouped_and_single_keys_of_mpt_are_read_and_biases_refused():
+    def mpt(**changes):
+        config = {"d_model": 64, "n_layers": 2, "n_heads": 8, "max_seq_len": 128, "vocab_size": 99}
+        changed = {"model_type": "mpt", **config, **changes}
+        return shape_from_config(changed, name="mpt", source="test").layers[0].mixer.kv_heads
+
+    assert mpt() == 8
+    assert mpt(attn_config={"kv_n_heads": 2}) == 2
+    assert mpt(attn_config={"attn_type": "multiquery_attention"}) == 1
+    with pytest.raises(InputError, match="no_bias"):
+        mpt(no_bias=False)
+
+
+def test_short_convolutions_stand_where_the_file_names_no_attention():
+    def lfm2(**changes):
+        config = {"num_hidden_layers": 3, "intermediate_size": 96, **changes}
+        return parse(model_type="lfm2", **config)
+
+    def kinds(shape):
+        return [type(layer.mixer) for layer in shape.layers for _ in range(layer.count)]
+
+    assert kinds(lfm2(full_attn_idxs=[1])) == [StateSpace, Attention, StateSpace]
+    assert kinds(lfm2(layer_types=["conv", "conv", "full_attention"])).count(StateSpace) == 2
+    assert kinds(lfm2()) == [Attention] * 3
+    # Two thirds of the stated width, up to a multiple of 256; as stated where it says so.
+    assert lfm2().layers[0].feed_forward.inner == 256
+    assert lfm2(block_auto_adjust_ff_dim=False).layers[0].feed_forward.inner == 96
+
+
 def nemotron(**changes):
     return parse(
         **{

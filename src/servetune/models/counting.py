@@ -303,7 +303,9 @@ def _linear_parameters(mixer: LinearAttention, hidden: int) -> _MixerParameters:
 
 def _state_space_parameters(mixer: StateSpace, hidden: int) -> _MixerParameters:
     columns = mixer.inner + mixer.conv_channels + mixer.heads
-    vectors = mixer.conv_channels * mixer.conv_width + 3 * mixer.heads + mixer.inner
+    vectors = mixer.conv_channels * mixer.conv_width
+    if mixer.state:  # decay, step and skip of each head, and the output norm
+        vectors += 3 * mixer.heads + mixer.inner
     if mixer.conv_bias:
         vectors += mixer.conv_channels
     if mixer.bias:

@@ -235,6 +235,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "self_attn.q_proj",
             "self_attn.q_b_proj",
             "self_attn.qkv_proj",
+            "conv.in_proj",
             "linear_attn.in_proj_qkv",
             "mixer.in_proj",
             "mixer.q_proj",
@@ -242,12 +243,14 @@ _MODULES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
         "output": (
             "self_attn.o_proj",
+            "self_attn.out_proj",
+            "conv.out_proj",
             "linear_attn.out_proj",
             "mixer.out_proj",
             "mixer.o_proj",
             "attn.wo_b",
         ),
-        "dense": ("mlp.down_proj", "mixer.down_proj", "ffn.w2"),
+        "dense": ("mlp.down_proj", "mixer.down_proj", "ffn.w2", "feed_forward.w2"),
         "shared": (
             "mlp.shared_experts.down_proj",
             "mlp.shared_expert.down_proj",
@@ -260,6 +263,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "block_sparse_moe.experts.0.w2",
             "mixer.experts.0.down_proj",
             "ffn.experts",
+            "feed_forward.experts",
             "experts.0.down_proj",
         ),
     }
@@ -496,12 +500,55 @@ def _plain_feed_forward(keys: Keys, _layer: int) -> FeedForward:
     return DenseFeedForward(inner=inner, gated=False, bias=True)
 
 
+def _embedding_norm(keys: Keys, layers: int) -> int:
+    """Parameters of Bloom's norm after the embedding, with those of the last norm's bias."""
+    return 2 * keys.positive("hidden_size") + _last_norms_bias(keys, layers)
+
+
+def _head_bias(keys: Keys, layers: int) -> int:
+    return keys.positive("vocab_size") + _last_norms_bias(keys, layers)
+
+
+def _mpt(keys: Keys, _layer: int) -> Mixer:
+    """MPT's attention: every head has its own keys, unless `kv_n_heads` says otherwise."""
+    heads, options = keys.positive("num_attention_heads"), keys.nested("attn_config")
+    if not keys.flag("no_bias", default=True):
+        raise keys.not_modelled("has biases ('no_bias' is false)")
+    grouped = hybrids.kv_heads_of(options, heads, "kv_n_heads")
+    kv_heads = 1 if options.config.get("attn_type") == "multiquery_attention" else grouped
+    return Attention(heads=heads, kv_heads=kv_heads, head_dim=_head_dim(keys, heads))
+
+
+def _mpt_feed_forward(keys: Keys, _layer: int) -> FeedForward:
+    inner = keys.positive("expansion_ratio") * keys.positive("hidden_size")
+    return DenseFeedForward(inner=inner, gated=False)
+
+
 def _learned_positions(keys: Keys, layers: int) -> int:
     table = keys.positive("max_position_embeddings") + keys.count("position_offset")
     return table * keys.positive("hidden_size") + _last_norms_bias(keys, layers)
 
 
 _LLAMA = Family(_dense, _no_window, {"max_position_embeddings": 2048})
+_LFM2 = Family(
+    hybrids.lfm2_feed_forward,
+    _no_window,
+    {"conv_L_cache": 3, "max_position_embeddings": 128000},
+    tied=True,
+    mixer=hybrids.lfm2,
+    layer_list=("layer_types",),
+    renamed={"tie_embedding": "tie_word_embeddings"},
+)
+#: GPT-2's names of the usual keys.
+_GPT2_KEYS: Mapping[str, str] = MappingProxyType(
+    {
+        "n_embd": "hidden_size",
+        "n_layer": "num_hidden_layers",
+        "n_head": "num_attention_heads",
+        "n_inner": "intermediate_size",
+        "n_positions": "max_position_embeddings",
+    }
+)
 #: Networks of before 2023: biases everywhere, norms with a bias, no gate.
 _PLAIN = Family(
     _plain_feed_forward,
@@ -739,19 +786,48 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             tied=True,
             defaults={"num_key_value_heads": 1},
             extra_parameters=_learned_positions,
-            renamed={
-                "n_embd": "hidden_size",
-                "n_layer": "num_hidden_layers",
-                "n_head": "num_attention_heads",
-                "n_inner": "intermediate_size",
-                "n_positions": "max_position_embeddings",
-            },
+            renamed=_GPT2_KEYS,
         ),
         "opt": _PLAIN._replace(
             tied=True,
             defaults={"position_offset": 2},
             extra_parameters=_learned_positions,
             renamed={"ffn_dim": "intermediate_size"},
+        ),
+        "bloom": _PLAIN._replace(
+            tied=True,
+            defaults={"max_position_embeddings": 2048},
+            extra_parameters=_embedding_norm,
+            renamed={
+                **_GPT2_KEYS,
+                "n_embed": "hidden_size",
+                "seq_length": "max_position_embeddings",
+            },
+        ),
+        "gptj": _PLAIN._replace(
+            always_biased=False,
+            norms=2,  # one norm with a bias, before both parts
+            parallel=lambda _keys: True,
+            extra_parameters=_head_bias,
+            renamed=_GPT2_KEYS,
+        ),
+        "mpt": Family(
+            _mpt_feed_forward,
+            _no_window,
+            {"expansion_ratio": 4, "max_position_embeddings": 2048},
+            tied=True,
+            mixer=_mpt,
+            renamed={
+                "d_model": "hidden_size",
+                "n_layers": "num_hidden_layers",
+                "n_heads": "num_attention_heads",
+                "max_seq_len": "max_position_embeddings",
+            },
+        ),
+        "lfm2": _LFM2,
+        "lfm2_moe": _LFM2._replace(feed_forward=hybrids.lfm2_experts),
+        "ministral3": Family(
+            _dense, _window_everywhere, {"max_position_embeddings": 262144}, bias="none"
         ),
         "minimax_m2": Family(
             _minimax, _no_window, {"max_position_embeddings": 196608}, qk_norm="per_head"

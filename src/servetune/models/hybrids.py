@@ -455,6 +455,55 @@ def mimo_experts(keys: Keys, layer: int) -> FeedForward:
     )
 
 
+# LFM2: gated short convolutions, attention with QK norms in some layers, experts in lfm2_moe.
+
+
+def lfm2(keys: Keys, layer: int) -> Mixer:
+    kind = keys.listed("layer_types", layer)
+    if kind is None:
+        listed = keys.config.get("full_attn_idxs") is not None
+        short = listed and layer not in keys.members("full_attn_idxs")
+        kind = "conv" if short else "full_attention"
+    hidden, heads = keys.positive("hidden_size"), keys.positive("num_attention_heads")
+    if kind == "full_attention":
+        return grouped_attention(keys, heads, head_dim=hidden // heads, qk_norm=True)
+    if kind != "conv":
+        raise keys.not_modelled(f"has layers of type '{kind}'")
+    return StateSpace(
+        heads=hidden,
+        head_dim=1,
+        state=0,
+        groups=1,
+        conv_width=keys.positive("conv_L_cache"),
+        conv_bias=keys.flag("conv_bias"),
+        bias=keys.flag("conv_bias"),
+    )
+
+
+def lfm2_feed_forward(keys: Keys, _layer: int) -> FeedForward:
+    """Feed-forward part; with `block_auto_adjust_ff_dim` of two thirds of the stated width."""
+    inner = keys.positive_of("block_ff_dim", "intermediate_size")
+    if keys.flag("block_auto_adjust_ff_dim", default=True):
+        factor = keys.config.get("block_ffn_dim_multiplier", 1.0)
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or factor <= 0:
+            raise keys.wrong(f"'block_ffn_dim_multiplier' must be above zero, got {factor!r}")
+        multiple = keys.count("block_multiple_of", 256) or 1
+        inner = -(-int(factor * (2 * inner // 3)) // multiple) * multiple
+    return DenseFeedForward(inner=inner)
+
+
+def lfm2_experts(keys: Keys, layer: int) -> FeedForward:
+    if layer < keys.count("num_dense_layers"):
+        return DenseFeedForward(inner=keys.positive("intermediate_size"))
+    return routed_experts(
+        keys,
+        keys.positive("num_experts"),
+        keys.positive("num_experts_per_tok"),
+        inner=keys.positive("moe_intermediate_size"),
+        router_bias=keys.flag("use_expert_bias", default=True),
+    )
+
+
 # Step-3.5 and 3.7: more heads in sliding-window layers, one gate per head.
 
 

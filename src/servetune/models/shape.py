@@ -168,6 +168,8 @@ class LinearAttention(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind
 class StateSpace(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="state_space"):
     """Mamba-2: a state of `head_dim x state` per head, of constant size for any context.
 
+    A gated short convolution alone (LFM2) has a `state` of 0 and a head for each channel.
+
     Attributes:
         groups: Groups of heads that share the input and output projections of the state.
         conv_width: Taps of the preceding convolution.
