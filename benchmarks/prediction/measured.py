@@ -41,6 +41,7 @@ SILICON = "silicon_dev"
 _REQUESTS = re.compile(
     r"(\d+) prompts,|prompts (\d+)|(\d+) Poisson arrivals|(\d+) fixed-length requests"
 )
+_MAX_CONCURRENCY = re.compile(r"max_concurrency (\d+)")
 #: Length of runs whose notes give none: AccelMark's sustained ones, LLM-Pilot's.
 _RUN_S = {"accelmark": 900.0, "llmpilot": 120.0}
 
@@ -200,6 +201,8 @@ def stated(row: Mapping[str, str]) -> dict[str, str]:
         found["requests"] = next(filter(None, said.groups()))
     elif rate and found.get("source") in _RUN_S and "interactive" not in notes:
         found["requests"] = str(max(1, round(_RUN_S[found["source"]] * float(rate))))
+    if said := _MAX_CONCURRENCY.search(notes):
+        found["max_concurrency"] = said[1]
     return found
 
 

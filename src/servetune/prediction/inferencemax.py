@@ -42,13 +42,14 @@ _ACCEPTANCE = 0.7
 def unstated_settings(row: RowFacts) -> UnstatedSettings:
     """Settings of a row's server that the row does not state.
 
-    SGLang's rows of other lengths than InferenceMAX's count as equal ones, the others' as ranging
-    like its own. No source says so: played by the simulator, equal lengths give the times per
-    token of SGLang's sweep within 5% and miss those of the others'.
+    SGLang's rows of other lengths than InferenceMAX's count as equal ones before 0.5.6, all others
+    as ranging like its own. No source says so: equal lengths give the times per token and to the
+    first one of SGLang 0.5.1's sweep within 5 and 11%, and those of 0.5.6's first tokens three
+    times too late.
     """
     cache = "fp8" if _caches_in_fp8(row) else None
     if row.lengths not in _LENGTHS:
-        equal = row.engine in _EQUAL_LENGTHS_ELSEWHERE
+        equal = row.engine == "sglang" and _release(row.version) < _RANGING_SGLANG
         return UnstatedSettings(kv_cache_dtype=cache, equal_lengths=equal)
     read = _SETTINGS.get(row.engine)
     settings = UnstatedSettings() if read is None else read(row)
@@ -83,7 +84,8 @@ def _trtllm_settings(row: RowFacts) -> UnstatedSettings:
 _SETTINGS: Mapping[str, Convention] = MappingProxyType(
     {"sglang": _sglang_settings, "trtllm": _trtllm_settings}
 )
-_EQUAL_LENGTHS_ELSEWHERE = ("sglang",)
+#: SGLang's first release whose rows of other lengths range: they came from another client.
+_RANGING_SGLANG = (0.0, 5.0, 6.0)
 
 #: Weights whose checkpoints come with a cache of one byte per number: the tables' own
 #: concurrencies would not fit otherwise.
@@ -95,6 +97,8 @@ _WIDE_CACHE_BEFORE_BLACKWELL = ("vllm",)
 
 def _caches_in_fp8(row: RowFacts) -> bool:
     """Whether the run kept keys and values in one byte where its row states no cache type."""
+    if row.architecture == "blackwell" and row.engine == "trtllm" and _is(row, "gpt-oss"):
+        return True  # `kv_cache_config: dtype: fp8` of `gptoss_fp4_b200_trt`, `auto` on Hopper
     if row.storage == "nvfp4" or row.architecture == "blackwell":
         return row.storage in _WITH_FP8_CACHE
     return row.storage in _WITH_FP8_CACHE and row.engine not in _WIDE_CACHE_BEFORE_BLACKWELL

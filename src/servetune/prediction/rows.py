@@ -84,6 +84,7 @@ def run_of(
     lengths = _lengths(row, facts, unstated.equal_lengths)
     # Servers of closed loops and batches are taken to be started for so many sequences at a time.
     replicas = _count(row, "replicas", default=1)
+    capped = protocol == "open" and bool(row.get("max_concurrency", "").strip())
     each = math.ceil(facts.concurrency / copies / replicas)
     places = None if protocol == "open" else max(1, each)
     plan = Plan(
@@ -115,7 +116,8 @@ def run_of(
         node=_machine(gpu, plan.device_count),
         plan=plan,
         lengths=lengths,
-        concurrency=facts.concurrency,
+        concurrency=_count(row, "max_concurrency") if capped else facts.concurrency,
+        capped=capped,
         request_count=_request_count(row, protocol, facts.concurrency),
         protocol=protocol or "closed",
         rate_per_s=_rate_per_s(row, protocol),

@@ -114,10 +114,12 @@ class ClosedLoops:
         plans: Resolved.
         kv_tokens: Tokens that one copy's cache holds, per run.
         moments: Moments of the lengths, per run.
-        concurrency: Requests in flight, all copies together, per run; not read of open loops.
+        concurrency: Requests in flight, all copies together, per run; read of open loops that are
+            capped.
         request_count: Requests of the run, all copies together, per run.
         protocols: How requests arrive, per run; closed loops if omitted.
         rates_per_s: Requests per second of open loops, all copies together, per run.
+        capped: Whether an open loop has no more than `concurrency` in flight, per run.
         warmed: Whether requests were sent before the run, per run; none if omitted.
         admission_delay_steps: `ClosedLoopRun.admission_delay_steps`, per run; none where not given.
     """
@@ -133,12 +135,14 @@ class ClosedLoops:
         *,
         protocols: Sequence[Protocol] | None = None,
         rates_per_s: Sequence[float] | None = None,
+        capped: Sequence[bool] | None = None,
         warmed: Sequence[bool] | None = None,
         admission_delay_steps: Sequence[float] | None = None,
     ) -> None:
         self._stack = stack
         kinds = protocols or ["closed"] * len(plans)
         self._open = np.array([kind == "open" for kind in kinds])
+        self._capped = np.array(capped or np.zeros(len(plans)), bool)
         self._once = np.array([kind in ("static", "offline", "burst") for kind in kinds])
         self._cold = 1.0 - np.asarray(warmed or np.zeros(len(plans)), float)
         self._timed_each = np.array([kind == "burst" for kind in kinds])
@@ -202,7 +206,9 @@ class ClosedLoops:
         whole_s = ttft_s + self._answer_steps * tau_s
         found = RunTimes(ttft_s, tau_s, running, self.users / whole_s, whole_s)
         if self._open.any():
-            found = found.where(self._open, self._open_loops(laws))
+            opened, in_flight = self._open_loops(laws)
+            flooded = self._capped & (in_flight >= self.users)
+            found = found.where(self._open & ~flooded, opened)
         if self._once.any():
             found = found.where(self._once, self._batches(laws))
         return found._replace(tpot_s=found.tpot_s / self.gained)
@@ -269,8 +275,12 @@ class ClosedLoops:
         none = 0 * users
         return laws.seconds(none, none, none, users, users * self.context)
 
-    def _open_loops(self, laws: StepLaws) -> RunTimes:
-        """Runs at a rate: requests in flight by Little's law, fewer while a short run fills."""
+    def _open_loops(self, laws: StepLaws) -> tuple[RunTimes, Array]:
+        """Runs at a rate: requests in flight by Little's law, fewer while a short run fills.
+
+        Returns:
+            The runs, and how many requests would be in flight at the end.
+        """
         rate = np.maximum(self._rate, 1e-9)
         most = np.minimum(self._most_placed(laws.c), self._full_steps)
         long_s = self._requests / rate
@@ -292,7 +302,8 @@ class ClosedLoops:
         ttft_s = ttft_s + np.maximum(0.0, over_s)
         e2e_s = ttft_s + self.steps * tau_s
         achieved = self._requests / (long_s + e2e_s)
-        return RunTimes(ttft_s, tau_s, running, achieved, e2e_s)
+        in_flight = rate * np.minimum(long_s, e2e_s)
+        return RunTimes(ttft_s, tau_s, running, achieved, e2e_s), in_flight
 
     def _balanced(self, laws: StepLaws) -> tuple[Array, Array]:
         """B that solves B = C * D * tau / (ttft + D * tau), at most `most_running`, and tau.
@@ -371,7 +382,7 @@ class ClosedLoops:
         users = self._placed(laws.c)
         burst_s, burst_steps = self._burst(laws, users, tau_s)
         later = np.maximum(0.0, self.generations - 1)
-        total = burst_s + self._cold * laws.c["closed_loop.warm_up_s"]
+        total = burst_s + self._warm_up_s(laws.c)
         in_step = self._in_step(laws)
         one = np.ones_like(tau_s)
         clump_s = self._clump_s(laws, self._mixed_s(laws, one, 0 * one))
@@ -388,6 +399,13 @@ class ClosedLoops:
             mean_s = in_step * burst_s + (1 - in_step) * (scattered_s + clump_s)
             total = total + later * (high - low) * mean_s
         return np.asarray(total / self.generations)
+
+    def _warm_up_s(self, c: Mapping[str, Array]) -> Array:
+        experts = self._stack.experts
+        mxfp4_s, other_s = c["closed_loop.warm_up_mxfp4_s"], c["closed_loop.warm_up_experts_s"]
+        each_s = np.where(experts["mxfp4"] > 0, mxfp4_s[:, None], other_s[:, None])
+        experts_s = np.where(experts["count"] > 0, each_s, 0.0).max(axis=1, initial=0.0)
+        return np.asarray(self._cold * (c["closed_loop.warm_up_s"] + experts_s))
 
     def _burst(self, laws: StepLaws, users: Array, tau_s: Array) -> tuple[Array, Array]:
         """Mean time to first token when all users come at once, and its length in steps."""

@@ -45,6 +45,8 @@ class ClosedLoopRun(msgspec.Struct, frozen=True, kw_only=True):
             steps: it polls for requests every so many steps, or gathers several prompts.
         protocol: Way in which its requests come.
         rate_per_s: Requests per second of an open loop.
+        capped: Whether no more than `concurrency` of an open loop are in flight: the client holds
+            the others back and starts their clocks when it sends them.
         warmed: Whether requests were sent before it, so that its first do not wait for kernels to
             compile.
     """
@@ -60,6 +62,7 @@ class ClosedLoopRun(msgspec.Struct, frozen=True, kw_only=True):
     admission_delay_steps: float = 0.0
     protocol: Protocol = "closed"
     rate_per_s: float = 0.0
+    capped: bool = False
     warmed: bool = False
 
     @property
@@ -150,6 +153,7 @@ def closed_loops(runs: Sequence[ClosedLoopRun]) -> tuple[ClosedLoops, list[str |
         [run.request_count for run in runs],
         protocols=[run.protocol for run in runs],
         rates_per_s=[run.rate_per_s for run in runs],
+        capped=[run.capped for run in runs],
         warmed=[run.warmed for run in runs],
         admission_delay_steps=[run.admission_delay_steps for run in runs],
     )

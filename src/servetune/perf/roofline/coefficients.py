@@ -32,6 +32,7 @@ class MatrixProducts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         memory_fraction_8bit: Share of memory bandwidth with one-byte weights.
         memory_fraction_4bit: Share of memory bandwidth with half-byte weights.
         kernel_s: Time of a kernel with next to no work.
+        blocks_share: Rate of eight-bit products with a scale per block over those with one scale.
         kernel_8bit_s: Time of such a kernel of eight or four bits, whose activations the kernel
             before it quantises.
         kernel_blocks_s: Time of such a kernel with a scale per block, whose activations a kernel
@@ -43,6 +44,7 @@ class MatrixProducts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     compute_fraction: float
     compute_fraction_8bit: float
     compute_fraction_4bit: float = 0.42
+    blocks_share: float = 1.0
     extra_rows: float = 300.0
     memory_fraction: float
     memory_fraction_8bit: float
@@ -215,12 +217,17 @@ class ClosedLoopEffects(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             deviation).
         warm_up_s: Wait of the first requests of a run that begins cold: kernels compiled or tuned
             on first use.
+        warm_up_experts_s: Further wait where the network has layers of experts, whose kernels are
+            tuned by shape.
+        warm_up_mxfp4_s: That of experts in mxfp4.
     """
 
     clump_prompts: float = 0.2
     intake_s: float = 2e-3
     together_steps: float = 220.0
     warm_up_s: float = 0.3
+    warm_up_experts_s: float = 0.0
+    warm_up_mxfp4_s: float = 0.0
 
 
 class SchedulingFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

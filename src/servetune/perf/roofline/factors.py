@@ -141,7 +141,7 @@ def scopes_of(device: Device, engine: str, version: str) -> tuple[str, ...]:
         if era is not None:
             scopes.append(f"release:{facts.name}/{era.name}")
     if device.vendor != "NVIDIA":
-        silicon = architecture or device.vendor.lower()
+        silicon = device.architecture.lower() or device.vendor.lower()
         scopes.append(f"port:{facts.name}/{era.name if era else 'present'}/{silicon}")
     return tuple(scopes)
 

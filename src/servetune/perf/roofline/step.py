@@ -391,6 +391,7 @@ def _matrix_line(
     if kind.narrow:
         kernel_s = c.gemm.kernel_blocks_s if kind.blocks else c.gemm.kernel_8bit_s
         fraction = c.gemm.compute_fraction_4bit if kind.four_bit else c.gemm.compute_fraction_8bit
+        fraction *= c.gemm.blocks_share if kind.blocks else 1.0
     reached = c.gemm.memory_fraction
     if kind.thin:
         reached = c.gemm.memory_fraction_4bit if kind.four_bit else c.gemm.memory_fraction_8bit

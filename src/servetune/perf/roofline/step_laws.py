@@ -246,6 +246,7 @@ def _rates(
             c["gemm.compute_fraction"][:, None],
         ),
     )
+    fraction *= np.where(table["blocks"] > 0, c["gemm.blocks_share"][:, None], 1.0)
     thin = np.where(
         table["thin"] > 0,
         c["gemm.memory_fraction_8bit"][:, None],
