@@ -1,13 +1,17 @@
 import csv
 import json
+import math
 import shlex
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf import Calibration, run_features
+from servetune.perf.roofline.collectives import link_doubt
+from servetune.perf.roofline.similarity import similarity_of
 from servetune.plan import Plan
 from servetune.workload import LengthLaws
 
@@ -112,6 +116,7 @@ def test_first_tokens_are_corrected_in_every_form_of_estimate(run, tmp_path):
             load_shape("Qwen/Qwen3-4B", catalogue_first=True),
             LengthLaws.fixed(1024, 512),
             1,
+            link=node(gpu="L4").link,
         )
     )
     one = ("estimate", *ON_L4, "--tensor-parallel", "4", "--json")
@@ -156,7 +161,10 @@ def test_a_sweep_corrects_each_plan_by_its_own_place(run, tmp_path):
     four, one = (late[degree]["swept"]["correction"] for degree in (4, 1))
     assert four["ttft_factor"] > one["ttft_factor"] > 1
     for quantity in ("tpot", "ttft"):
-        assert 0 < four[f"{quantity}_doubt"] < one[f"{quantity}_doubt"]
+        unknown = similarity_of(quantity).unknown
+        for degree, found in ((4, four), (1, one)):
+            nothing_measured = math.hypot(unknown, link_doubt(node(gpu="L4").link, degree))
+            assert 0 < found[f"{quantity}_doubt"] < nothing_measured
         name = f"{quantity}_factor"
         assert late[4]["caution"][name] < plain[4]["caution"][name]
     assert late[4]["interval"]["high_factor"] < plain[4]["interval"]["high_factor"]

@@ -9,30 +9,34 @@ time per device and the share of eight devices were chosen. Nothing else is fitt
 
 from __future__ import annotations
 
-import functools
+from pathlib import Path
 
 import pytest
 
 from servetune.hardware import instance
 from servetune.models import load_shape
-from servetune.perf import performance_at
+from servetune.perf import Calibration, performance_at
 from servetune.perf.sim import simulate
 from servetune.plan import Plan
+from servetune.prediction.calibrations import from_trials
+from servetune.store.journal import read_journal
 from servetune.workload import LengthLaws, Workload
 from servetune.workload.lengths import SHAREGPT
 
 QWEN = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
 G6 = instance("ml.g6.12xlarge")
+RECORDS = Path(__file__).parents[2] / "examples/published/qwen3-4b-4xl4.jsonl"
 #: Users to requests per second of four devices, as published.
 PUBLISHED = {32: 5.60, 64: 6.62, 128: 7.51}
 
 
-@functools.cache
-def served(degree: int, users: int, budget: int = 8192) -> tuple[float, float]:
+def served(
+    degree: int, users: int, budget: int = 8192, calibration: Calibration | None = None
+) -> tuple[float, float]:
     """Requests per second, and the 99th percentile of end-to-end latency in seconds."""
     plan = Plan(model="m", tensor_parallel=degree, max_num_batched_tokens=budget)
     load = Workload.of(SHAREGPT, request_count=1000, concurrency=users)
-    run = simulate(plan, QWEN, G6, load)
+    run = simulate(plan, QWEN, G6, load, calibration=calibration)
     ends = sorted(record.e2e_s for record in run.records)
     return len(ends) / run.duration_s, ends[int(0.99 * len(ends))]
 
@@ -43,6 +47,15 @@ def test_more_of_the_four_devices_serve_more_requests(users: int) -> None:
     assert four > two > one
     assert two < PUBLISHED[users]
     assert four == pytest.approx(PUBLISHED[users], rel=0.1)
+
+
+def test_records_of_four_devices_leave_two_where_they_were() -> None:
+    """Three published records of four devices correct those, and two devices by next to nothing."""
+    found = from_trials(read_journal(RECORDS), name="published", shape=QWEN, node=G6).calibration
+    for degree, most in ((4, 0.06), (2, 0.03)):
+        plain = served(degree, 64)[0]
+        assert abs(served(degree, 64, calibration=found)[0] / plain - 1) < most
+    assert served(2, 64, calibration=found)[0] < PUBLISHED[64]
 
 
 def test_the_largest_load_has_the_published_tail() -> None:

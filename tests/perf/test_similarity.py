@@ -43,6 +43,26 @@ def test_a_run_says_less_the_further_away_a_place_is(field: str) -> None:
     assert found[-1] > 0
 
 
+def test_the_link_of_four_devices_says_little_of_two() -> None:
+    """What slowed four devices may be their link, which two share in part."""
+    four = msgspec.structs.replace(HERE, devices=4, link_doubt=0.2)
+    two = msgspec.structs.replace(four, devices=2)
+    fast_four, fast_two = (msgspec.structs.replace(each, link_doubt=0.0) for each in (four, two))
+    slow, sure = (
+        guessed_logs([0.2], [anchored], targets, LIKENESS)
+        for anchored, targets in ((four, [four, two]), (fast_four, [fast_four, fast_two]))
+    )
+    assert slow[0] > sure[0]
+    assert slow[1] < 0.5 * slow[0] < 0.5 * sure[1] / sure[0]
+
+
+def test_runs_that_share_prompts_say_less_of_runs_that_do_not() -> None:
+    shared = [msgspec.structs.replace(HERE, cached_fraction=part) for part in (0, 0.3, 0.9)]
+    found = guess(0.2, *shared)
+    assert found == sorted(found, reverse=True)
+    assert found[0] > 1.3 * found[2]
+
+
 def test_another_storage_and_another_engine_learn_less() -> None:
     other_storage = msgspec.structs.replace(HERE, storage="none")
     other_engine = msgspec.structs.replace(HERE, engine="sglang")

@@ -112,6 +112,20 @@ def test_the_simulator_gives_stages_batches_of_their_own_too() -> None:
     assert 1.2 < two / four < 2.0
 
 
+def test_a_client_that_holds_requests_back_makes_a_closed_loop() -> None:
+    """More come than are served: as many are in flight as its limit allows, none waits longer."""
+    held = priced("open", rate=50, requests=300, max_concurrency=32)
+    free = priced("open", rate=50, requests=300)
+    lengths = LengthLaws.fixed(512, 256)
+    load = Workload.of(lengths, request_count=300, arrivals=Poisson(50.0), concurrency=32, seed=3)
+    records = simulate(Plan(model=MODEL), SHAPE, H100, load).records
+    tpot_ms = 1e3 * np.mean([(r.e2e_s - r.ttft_s) / (r.output_tokens - 1) for r in records])
+    assert held.tpot_ms == pytest.approx(tpot_ms, rel=0.1)
+    assert held.running < 33 < free.running
+    calm = priced("open", rate=1, requests=300, max_concurrency=32)
+    assert calm == priced("open", rate=1, requests=300)
+
+
 def test_lengths_may_be_means_and_ranges() -> None:
     mixed = priced("open", rate=2, isl="204.9", osl="216.7")
     equal = priced("open", rate=2, isl="205", osl="217")

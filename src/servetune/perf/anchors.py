@@ -7,7 +7,7 @@ then chooses the few after which least uncertainty is left of all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 import numpy as np
@@ -16,7 +16,6 @@ from servetune.errors import InputError
 from servetune.hardware.device import Node
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.similarity import (
-    RunFeatures,
     most_informative,
     remaining_sd,
     run_features,
@@ -84,7 +83,17 @@ def suggested_runs(
             "without users waiting for a place",
             hint="servetune estimate says what is missing; name a larger machine",
         )
-    places = _places(runs, shape, workload)
+    places = [
+        run_features(
+            run.plan,
+            shape,
+            workload.lengths,
+            float(run.point.concurrency),
+            link=node.link,
+            shared_tokens=workload.shared_tokens(),
+        )
+        for run in runs
+    ]
     chosen = most_informative(places, count)
     return Suggestion(
         runs=tuple(runs[number] for number in chosen),
@@ -92,12 +101,3 @@ def suggested_runs(
         doubt_before=float(np.mean(remaining_sd(places, ()))),
         doubt_after=float(np.mean(remaining_sd(places, [places[number] for number in chosen]))),
     )
-
-
-def _places(
-    runs: Sequence[AnchorRun], shape: NetworkShape, workload: Workload
-) -> list[RunFeatures]:
-    return [
-        run_features(run.plan, shape, workload.lengths, float(run.point.concurrency))
-        for run in runs
-    ]

@@ -154,7 +154,7 @@ def sweep(
             continue
         alike = msgspec.structs.replace(filled, max_num_seqs=None, max_num_batched_tokens=None)
         if alike not in laws:  # batch limits say which steps come, not how long one takes
-            corrections = LocalCorrections(calibration, filled, shape, moments)
+            corrections = LocalCorrections(calibration, filled, shape, moments, node.link)
             corrections.prepare(concurrencies)
             chosen = coefficients or coefficients_for(node.device, filled.engine)
             laws[alike] = step_law(filled, shape, node, corrections.law(chosen)), corrections

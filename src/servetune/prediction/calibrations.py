@@ -177,7 +177,14 @@ def _anchor(
             predicted_tpot_ms=predicted["mean_tpot_ms"],
             measured_ttft_ms=record.results.mean_ttft_ms,
             measured_tpot_ms=record.results.mean_tpot_ms,
-            place=run_features(plan, shape, workload.lengths, max(1.0, in_flight)),
+            place=run_features(
+                plan,
+                shape,
+                workload.lengths,
+                max(1.0, in_flight),
+                link=node.link,
+                shared_tokens=workload.shared_tokens(),
+            ),
         ),
     )
 

@@ -129,7 +129,9 @@ def _group(run: ClosedLoopRun) -> tuple[str, str]:
 
 
 def _features(run: ClosedLoopRun) -> RunFeatures:
-    features = run_features(run.plan, run.shape, _moments(run.lengths), run.concurrency)
+    features = run_features(
+        run.plan, run.shape, _moments(run.lengths), run.concurrency, link=run.node.link
+    )
     return msgspec.structs.replace(features, engine=run.engine) if run.engine else features
 
 

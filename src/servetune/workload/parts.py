@@ -13,6 +13,8 @@ from servetune.workload.laws import Law
 
 #: Stream of chance for lengths of answers that replace those of a data set.
 _OUTPUTS = 12
+#: Draws from which the mean length of prompts is taken.
+_LENGTH_SAMPLES = 256
 
 
 class Sessions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -252,6 +254,16 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Whether laws of lengths are all that it has."""
         further = (self.sessions, self.prefix, self.documents, self.images, self.dataset)
         return not self.tools and self.distinct is None and not any(further)
+
+    def shared_tokens(self) -> float:
+        """Mean tokens of a prompt that others begin with, too; none of a data set's."""
+        if self.input_tokens is None or (self.prefix is None and self.distinct is None):
+            return 0.0
+        if self.prefix is not None and self.prefix.levels:
+            return float(sum(level.tokens for level in self.prefix.levels))
+        mean = float(self.input_tokens.draw(_LENGTH_SAMPLES, np.random.default_rng(1)).mean())
+        hit = self.prefix.hit_fraction if self.prefix is not None else None
+        return mean * (1.0 if hit is None else hit)
 
     @property
     def needs_chat(self) -> bool:

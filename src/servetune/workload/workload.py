@@ -176,6 +176,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         drawn = [(each.input_tokens, each.output_tokens) for each in self.requests()]
         return Observed(name=self.name, pairs=tuple(drawn))
 
+    def shared_tokens(self) -> float:
+        """Mean tokens of a prompt that others of its kind begin with, too."""
+        weights = sum(part.weight for part in self.parts)
+        return sum(part.weight * part.shared_tokens() for part in self.parts) / (weights or 1.0)
+
     def longest_tokens(self) -> int:
         """Tokens of prompt and answer of the longest request together."""
         return max(each.input_tokens + each.output_tokens for each in self.requests())

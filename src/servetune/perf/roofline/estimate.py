@@ -183,7 +183,7 @@ def estimate(
     misfit = _misfit(filled, shape, node)
     moments = length_moments(workload.lengths, workload.seed)
     best_latency = best_throughput = roofline = concurrency = cost_usd = here = None
-    corrections = LocalCorrections(calibration, filled, shape, moments)
+    corrections = LocalCorrections(calibration, filled, shape, moments, node.link)
     if misfit is None:
         law = step_law(filled, shape, node, corrections.law(chosen))
         kv_tokens = divided.kv_tokens_at(moments.context_tokens)
@@ -241,7 +241,7 @@ def performance_at(
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
     moments = length_moments(workload.lengths, workload.seed)
-    corrections = LocalCorrections(calibration, filled, shape, moments)
+    corrections = LocalCorrections(calibration, filled, shape, moments, node.link)
     chosen = coefficients or coefficients_for(node.device, filled.engine)
     law = step_law(filled, shape, node, corrections.law(chosen))
     kv_tokens = divided.kv_tokens_at(moments.context_tokens)

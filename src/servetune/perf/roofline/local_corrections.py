@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from servetune.hardware.device import Link
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import Coefficients
@@ -24,9 +25,11 @@ class LocalCorrections:
         plan: Plan,
         shape: NetworkShape,
         moments: LengthMoments,
+        link: Link,
     ) -> None:
         self._calibration = calibration
         self._of = plan, shape, moments
+        self._link = link
         self._at: dict[int, Calibration] = {}
 
     def law(self, base: Coefficients) -> Coefficients:
@@ -37,7 +40,7 @@ class LocalCorrections:
         """Compute several numbers of users at once, which is faster than one after another."""
         if self._calibration is None:
             return
-        places = [run_features(*self._of, concurrency) for concurrency in concurrencies]
+        places = [run_features(*self._of, users, link=self._link) for users in concurrencies]
         self._at.update(zip(concurrencies, self._calibration.at(*places), strict=True))
 
     def at(self, concurrency: int) -> Calibration | None:

@@ -7,6 +7,11 @@ those of one engine and storage more still, and runs with similar sizes most:
 
     cov = all^2 + engine^2 [same] + storage^2 [same]
         + near^2 [same] exp(-|difference of log2 sizes / reach|^2 / 2)
+        + link doubts' product [whole for groups of one size, a share of it for others]
+
+The last is not fitted: it is what doubt about the links between devices brings to a run's time, so
+that runs of four devices over the host's memory, slower than predicted, say more of their link than
+of two devices or of one.
 
 A measured run adds `accident^2` of its own, and more where it lies far from what its neighbours
 say. The best guess at a place is the weighted sum that the covariances give. `similarity.toml`
@@ -25,13 +30,19 @@ from numpy.typing import NDArray
 
 from servetune.bundled import bundled
 from servetune.engines import step_law_facts
+from servetune.hardware.device import Link
 from servetune.models.quantization import effective_quantization
 from servetune.models.shape import NetworkShape
+from servetune.perf.roofline.collectives import link_doubt
 from servetune.perf.roofline.steady_state import LengthMoments, length_moments
 from servetune.plan.plan import Plan
 from servetune.workload.lengths import Lengths
 
 _ROUNDS = 3
+#: Share of the doubt about a link that groups of different sizes have in common.
+_OTHER_GROUPS = 0.3
+#: Difference of the share of prompts that is cached over which runs stop being similar.
+_CACHED_REACH = 0.3
 
 
 class RunFeatures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,6 +52,9 @@ class RunFeatures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         storage: Storage of the weights as loaded, as in `NetworkShape.quantization`.
         devices: Number of devices of one copy.
         concurrency: Users of one copy.
+        cached_fraction: Share of the prompts' tokens that other prompts have computed.
+        link_doubt: Standard deviation of the logarithm of its time that comes from doubt about the
+            links between its devices.
     """
 
     engine: str
@@ -49,6 +63,8 @@ class RunFeatures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     concurrency: float
     input_tokens: float
     output_tokens: float
+    cached_fraction: float = 0.0
+    link_doubt: float = 0.0
 
 
 def run_features(
@@ -56,14 +72,22 @@ def run_features(
     shape: NetworkShape,
     lengths: Lengths | LengthMoments,
     concurrency: float,
+    *,
+    link: Link | None = None,
+    shared_tokens: float = 0.0,
 ) -> RunFeatures:
     """Features of a closed-loop run of a plan.
+
+    Args:
+        link: Link between the devices; one without doubt if omitted.
+        shared_tokens: Tokens of each prompt that others begin with, too.
 
     The simulated engine counts as the one that it plays. Copies that share nothing are
     each a run of their own, with their part of the users.
     """
     moments = lengths if isinstance(lengths, LengthMoments) else length_moments(lengths)
     copies = plan.replicas * (1 if plan.expert_parallel else plan.data_parallel)
+    cached = shared_tokens if plan.prefix_caching is not False else 0.0
     return RunFeatures(
         engine=step_law_facts(plan.engine).name,
         storage=effective_quantization(shape.quantization, plan.quantization).name,
@@ -71,6 +95,8 @@ def run_features(
         concurrency=max(1.0, concurrency / copies),
         input_tokens=moments.input_tokens,
         output_tokens=moments.output_tokens,
+        cached_fraction=min(1.0, cached / moments.input_tokens),
+        link_doubt=link_doubt(link, plan.tensor_parallel) if link else 0.0,
     )
 
 
@@ -100,7 +126,7 @@ class Similarity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Variance of the field at each run, its own variation left out; shape (places,)."""
         shared = self.all**2 + self.engine**2 + self.storage**2
         placed = np.array([place is not None for place in places], dtype=float)
-        return shared + self.near**2 * placed
+        return np.asarray(shared + self.near**2 * placed + _link_doubts(places) ** 2)
 
     def between(
         self, here: Sequence[RunFeatures | None], there: Sequence[RunFeatures | None]
@@ -109,12 +135,16 @@ class Similarity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         same_engine = np.array([[_engine(a) == _engine(b) for b in there] for a in here])
         same_storage = np.array([[_storage(a) == _storage(b) for b in there] for a in here])
         steps = (_octaves(here)[:, None] - _octaves(there)[None]) / np.array(self.reach_octaves)
-        near = np.exp(-(steps**2).sum(axis=-1) / 2)
+        cached = (_cached(here)[:, None] - _cached(there)[None]) / _CACHED_REACH
+        near = np.exp(-((steps**2).sum(axis=-1) + cached**2) / 2)
         placed = np.outer([a is not None for a in here], [b is not None for b in there])
         anywhere = ~placed
         found = self.all**2 + self.engine**2 * (same_engine | anywhere)
         found = found + self.storage**2 * (same_storage | anywhere)
-        return np.asarray(found + self.near**2 * near * (same_storage & placed))
+        found = found + self.near**2 * near * (same_storage & placed)
+        same_group = np.array([[_devices(a) == _devices(b) for b in there] for a in here])
+        linked = np.outer(_link_doubts(here), _link_doubts(there))
+        return np.asarray(found + linked * np.where(same_group, 1.0, _OTHER_GROUPS))
 
 
 def guessed_logs(
@@ -212,6 +242,18 @@ def _engine(place: RunFeatures | None) -> str:
 
 def _storage(place: RunFeatures | None) -> tuple[str, str]:
     return ("", "") if place is None else (place.engine, place.storage)
+
+
+def _devices(place: RunFeatures | None) -> int:
+    return 0 if place is None else place.devices
+
+
+def _cached(places: Sequence[RunFeatures | None]) -> NDArray[np.float64]:
+    return np.array([0.0 if place is None else place.cached_fraction for place in places])
+
+
+def _link_doubts(places: Sequence[RunFeatures | None]) -> NDArray[np.float64]:
+    return np.array([0.0 if place is None else place.link_doubt for place in places])
 
 
 def _octaves(places: Sequence[RunFeatures | None]) -> NDArray[np.float64]:

@@ -144,7 +144,10 @@ def simulate(
     if calibration is not None:
         closed = workload.concurrency if workload.closed_loop else None
         users = closed or _in_flight(requests, workload, filled, shape, node)
-        here = run_features(filled, shape, _lengths(requests), users)
+        shared = workload.shared_tokens()
+        here = run_features(
+            filled, shape, _lengths(requests), users, link=node.link, shared_tokens=shared
+        )
         (calibration,) = calibration.at(here)
         chosen = calibration.coefficients(chosen)
     law = step_law(filled, shape, node, chosen)
