@@ -60,7 +60,7 @@ KEPT = 0.7
 #: silicon. Nothing else predicts their runs, and pairs left out were better off with all of what
 #: was found (of 0.7 and 1: per token 10.3 / 16.1 and 8.8 / 14.7% over all rows).
 KEPT_APART = 1.0
-_APART = ("past:", "port:")
+_APART = ("port:",)
 _TURN = 1e-3
 OUT = ROOT / "src" / "servetune" / "perf" / "roofline" / "data" / "factors.toml"
 

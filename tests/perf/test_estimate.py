@@ -108,6 +108,16 @@ def test_on_pcie_four_devices_wait_for_each_other_most_of_a_prefill(four_l4: Est
     assert any("PCIe" in note for note in four_l4.notes)
 
 
+@pytest.mark.parametrize(("processes", "noted"), [((), True), ((("api_server_count", 8),), False)])
+def test_one_process_that_streams_more_than_any_measured_one_is_named(
+    processes: tuple[tuple[str, int], ...], noted: bool
+) -> None:
+    shape = load_shape("Qwen/Qwen3-8B", catalogue_first=True)
+    load = Workload.of(LengthLaws.fixed(256, 256))
+    found = estimate(shape, node(gpu="B200"), Plan(model="m", extra=processes), load)
+    assert any("API process" in note for note in found.notes) is noted
+
+
 def test_the_binding_limit_is_the_least(four_l4: Estimate) -> None:
     limits = four_l4.limits
     assert limits is not None

@@ -36,6 +36,10 @@ ITL_LIMIT_MS = 50.0
 #: Share of the largest throughput whose smallest concurrency is called the best: more users
 #: beyond the plateau add only latency.
 _PLATEAU_FRACTION = 0.99
+#: Rate from which one HTTP process may be the limit. Measured: TensorRT-LLM 1.0 stopped at 9,200
+#: tokens/s, SGLang 0.5.6 at 19,600, vLLM 0.11 between 17,800 and 28,500 (Llama-3.1-8B,
+#: gpt-oss-120b).
+_STREAMED_TOKENS_PER_S = 12_000
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,7 +222,7 @@ def estimate(
         cost_per_million_output_tokens_usd=cost_usd,
         interval=interval_of(node, filled, shape, here or calibration),
         coefficients=chosen.name,
-        notes=_notes(plan, filled, node, moments),
+        notes=(*_notes(plan, filled, node, moments), *_front_notes(filled, best_throughput)),
     )
 
 
@@ -407,6 +411,20 @@ def _most(seconds_of: Callable[[int], float], limit_s: float) -> int:
         else:
             high = middle
     return low
+
+
+def _front_notes(plan: Plan, best: OperatingPoint | None) -> tuple[str, ...]:
+    """What a server's HTTP processes may not keep up with, where they may not."""
+    processes = dict(plan.extra).get("api_server_count", 1)
+    count = processes if isinstance(processes, int) and processes > 0 else 1
+    each = (best.output_tokens_per_s if best else 0.0) / plan.replicas / count
+    if each < _STREAMED_TOKENS_PER_S:
+        return ()
+    note = (
+        f"one API process streams {each:,.0f} tokens/s at the best throughput: measured ones "
+        "reached 9,000 to 28,000, which is not priced; start several (vLLM: api_server_count)"
+    )
+    return (note,)
 
 
 def _notes(given: Plan, plan: Plan, node: Node, moments: LengthMoments) -> tuple[str, ...]:

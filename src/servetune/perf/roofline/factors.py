@@ -142,7 +142,9 @@ def scopes_of(device: Device, engine: str, version: str) -> tuple[str, ...]:
             scopes.append(f"release:{facts.name}/{era.name}")
     if device.vendor != "NVIDIA":
         silicon = device.architecture.lower() or device.vendor.lower()
-        scopes.append(f"port:{facts.name}/{era.name if era else 'present'}/{silicon}")
+        release = f"port:{facts.name}/{era.name if era else 'present'}"
+        families = dict.fromkeys((silicon.rstrip("0123456789"), silicon))
+        scopes += [f"{release}/{name}" for name in families]
     return tuple(scopes)
 
 
