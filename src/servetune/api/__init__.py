@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from servetune.api.calibration import (
         Calibrate,
         CalibrationNames,
+        DescribedDevice,
         KeptResult,
         SuggestedRuns,
         calibrate,
@@ -95,6 +96,7 @@ __all__ = [
     "ComparedLayouts",
     "ComposeDeployment",
     "Delete",
+    "DescribedDevice",
     "Doctor",
     "EndpointChange",
     "EndpointStatus",
@@ -165,7 +167,7 @@ __all__ = [
 _NAMES: Mapping[str, str] = {
     "bench_request": "Bench",
     "benchmark": "BenchLevels BenchResult bench",
-    "calibration": "Calibrate CalibrationNames KeptResult SuggestedRuns calibrate",
+    "calibration": "Calibrate CalibrationNames DescribedDevice KeptResult SuggestedRuns calibrate",
     "checks": "Checkup Doctor Finding doctor",
     "deployment": (
         "BentomlDeployment CommandDeployment ComposeDeployment KserveDeployment "

@@ -20,10 +20,14 @@ from servetune.api.request import Request, given, request_of
 from servetune.api.shared_options import Machine
 from servetune.errors import InputError
 from servetune.hardware import Node, instances
+from servetune.hardware.catalog import described_devices
+from servetune.hardware.measured_device import measure_device
+from servetune.hardware.user_devices import device_file
 from servetune.json_value import JsonObject
 from servetune.models import load_shape
 from servetune.option import Count, argument, option
 from servetune.perf import Suggestion, suggested_runs
+from servetune.perf.onboarding import Onboarded, as_toml, onboarded
 from servetune.perf.sweep import layouts
 from servetune.plan import Plan
 from servetune.prediction.calibrations import (
@@ -35,6 +39,8 @@ from servetune.prediction.calibrations import (
     remove,
 )
 from servetune.store import TrialRecord
+from servetune.store.artifacts import write_text
+from servetune.store.schema import now_utc
 from servetune.units import MS_PER_S, format_seconds
 from servetune.workload import LengthLaws, Workload
 
@@ -65,6 +71,23 @@ class Calibrate(Request, frozen=True, kw_only=True):
         str | None, option("Calibration to print, with what it rests on.", metavar="NAME")
     ] = None
     remove: Annotated[str | None, option("Calibration to delete.", metavar="NAME")] = None
+
+    device: Annotated[
+        bool,
+        option(
+            "Rates of this machine's accelerator, measured with PyTorch in a minute or two and "
+            "added to the device file.",
+            group="Device",
+        ),
+    ] = False
+    python: Annotated[
+        str,
+        option(
+            "Interpreter that has PyTorch, such as that of the engine's own environment.",
+            group="Device",
+            metavar="PATH",
+        ),
+    ] = "python3"
 
     suggest: Annotated[
         bool,
@@ -196,8 +219,37 @@ class SuggestedRuns(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(_run_lines(self.suggested, self.model, self.node, self.commands))
 
 
-Calibrations: TypeAlias = KeptResult | CalibrationNames | SuggestedRuns | None
-"""What `calibrate` gives: a calibration, the names of all, runs to measure, or nothing."""
+class DescribedDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """An accelerator that was measured and described.
+
+    Attributes:
+        path: Device file that has its row now.
+    """
+
+    found: Onboarded
+    path: Path
+
+    def to_json(self) -> JsonObject:
+        """Plain values for JSON."""
+        return {"device": self.found, "path": str(self.path)}
+
+    def __str__(self) -> str:
+        rates, row = self.found.rates, self.found.row
+        measured = [f"memory read at {rates.read_gb_per_s:g} GB/s"]
+        measured += [f"{name} {rate:.3g} TFLOPS" for name, rate in rates.tflops.items()]
+        measured += [
+            f"all-reduce of {group}: {rate:g} GB/s sent by each"
+            for group, rate in rates.reduce_gb_per_s.items()
+        ]
+        lines = [f"{rates.count} x {rates.name}, measured:", *(f"  {each}" for each in measured)]
+        lines += [f"assumed: {each}" for each in self.found.assumed]
+        lines += ["", as_toml(row), f"written to {self.path}; use it as --gpu '{row.name}'"]
+        return "\n".join(lines)
+
+
+Calibrations: TypeAlias = KeptResult | CalibrationNames | SuggestedRuns | DescribedDevice | None
+"""What `calibrate` gives: a calibration, the names of all, runs to measure, a described device, or
+nothing."""
 
 
 def calibrate(request: Calibrate | str | Path | None = None, /, **options: object) -> Calibrations:
@@ -209,12 +261,14 @@ def calibrate(request: Calibrate | str | Path | None = None, /, **options: objec
 
     Returns:
         The calibration; with `list` the names of all; with `suggest` the runs to measure;
-        with `remove` nothing.
+        with `device` the accelerator; with `remove` nothing.
 
     Raises:
         InputError: Options contradict, or no trial can serve.
     """
     request = request_of(Calibrate, request, options)
+    if request.device:
+        return _described(request)
     if request.suggest:
         return _suggested(request)
     _require_nothing_for_suggest(request)
@@ -240,6 +294,36 @@ def calibrate(request: Calibrate | str | Path | None = None, /, **options: objec
     )
     progress(f"kept in {keep(kept)}")
     return KeptResult(kept=kept)
+
+
+def _described(request: Calibrate) -> DescribedDevice:
+    """Measure the accelerator and add its row to the device file.
+
+    Raises:
+        InputError: It cannot be measured, or the file has a device of that name.
+    """
+    if request.sources or request.list or request.show or request.remove or request.suggest:
+        raise InputError(
+            "--device measures the accelerator alone", hint="give the rest to another command"
+        )
+    path = device_file()
+    described = set(described_devices(path))
+    if request.name in described:
+        raise _already_described(request.name, path)
+    progress("measuring; other work on the device makes it look slower")
+    found = onboarded(measure_device(request.python), name=request.name, today=now_utc()[:10])
+    if found.row.name in described:
+        raise _already_described(found.row.name, path)
+    before = path.read_text("utf-8").rstrip() + "\n\n" if path.is_file() else ""
+    write_text(path, before + as_toml(found.row))
+    return DescribedDevice(found=found, path=path)
+
+
+def _already_described(name: str | None, path: Path) -> InputError:
+    return InputError(
+        f"'{path}' describes '{name}' already",
+        hint="remove its table there, or give another --name",
+    )
 
 
 def _suggested(request: Calibrate) -> SuggestedRuns:

@@ -144,6 +144,12 @@ class _Devices:
         return next(iter(fitting.values())) if len(fitting) == 1 else None
 
 
+def described_devices(path: Path) -> tuple[str, ...]:
+    """Names of the devices in a device file; none where it does not exist."""
+    stamp = file_stamp(path) if path.is_file() else None
+    return tuple(row.name for row in read_devices(stamp, tuple(_links()))) if stamp else ()
+
+
 def _devices(extra_toml: Path | None) -> _Devices:
     return _read(file_stamp(user_devices_path()), file_stamp(extra_toml))
 

@@ -29,6 +29,25 @@ def user_devices_path() -> Path | None:
     return path if path is not None and path.is_file() else None
 
 
+def device_file() -> Path:
+    """Path of the user's device file, which may not exist yet.
+
+    Raises:
+        InputError: `SERVETUNE_DEVICES` is empty, or there is no home directory.
+    """
+    named = os.environ.get("SERVETUNE_DEVICES")
+    if named is not None and named.strip():
+        return Path(named).expanduser()
+    config = os.environ.get("XDG_CONFIG_HOME") or os.environ.get("HOME") or str(_home() or "")
+    if named is not None or not config:
+        raise InputError(
+            "there is no device file to write to", hint="name one in SERVETUNE_DEVICES"
+        )
+    if not os.environ.get("XDG_CONFIG_HOME"):
+        config = f"{config}/.config"
+    return _path_in(config)
+
+
 @lru_cache(maxsize=8)
 def _path_in(config: str) -> Path:
     """Default path, cached because it is needed for every row of a table."""
