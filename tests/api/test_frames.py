@@ -15,6 +15,7 @@ MEASURED = "examples/published/qwen3-4b-4xl4.jsonl"
 
 #: Results without a frame, with the reason.
 WITHOUT = {
+    "DescribedDevice": "one device",
     "KeptResult": "one calibration",
     "Pick": "one trial, and the limits it is judged by",
     "PlannedServer": "one server; StudyResult.df has its loads",

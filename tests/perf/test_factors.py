@@ -90,4 +90,5 @@ def test_a_past_release_has_factors_of_its_own_and_none_of_the_present() -> None
     assert scopes_of(device("A100"), "vllm", "2024 (not recorded)") == scopes
     assert scopes_of(device("A100"), "vllm", "0.32.0") == ("all", "engine:vllm")
     amd = scopes_of(device("MI300X"), "vllm", "0.6.4")
-    assert amd == ("architecture:cdna", "past:vllm/v0", "port:vllm/v0/cdna")
+    ports = ("port:vllm/v0/cdna", "port:vllm/v0/cdna3")
+    assert amd == ("architecture:cdna3", "past:vllm/v0", *ports)
