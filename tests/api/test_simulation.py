@@ -32,6 +32,7 @@ def trial_of(**options):
         ({"client_args": "random_prefix_len=80", "prefixes": 3},
          {"random_prefix_len": 80, "num_prefixes": 3}),
         ({"shared_prefix_tokens": 80, "prefixes": 3}, {"shared_prefix": 80, "prefixes": 3}),
+        ({"distinct_prompts": 3}, {"distinct_prompts": 3}),
         ({"dataset": "sharegpt"}, {"dataset_name": "sharegpt"}),
         ({"seed": 1}, {"seed": 1}),
         ({"turns": 3, "think_s": 2.0}, {"turns": "3", "think_s": 2.0}),
@@ -49,6 +50,15 @@ def test_lengths_without_a_number_are_those_of_a_study():
     workload = trial_of(concurrency=4).workload
     assert workload.request_count == 1000
     assert {(one.input_tokens, one.output_tokens) for one in workload.requests()} == {(1024, 512)}
+
+
+def test_prompts_that_are_asked_again_are_found_in_the_cache():
+    load = {**USERS, "input_tokens": 200, "output_tokens": 5, "requests": 40}
+    again, new = (
+        st.simulate(MODEL, gpu="L4", **load, **more) for more in ({"distinct_prompts": 4}, {})
+    )
+    assert "prompt tokens found in the cache  8" in str(again)  # whole blocks, not all of a prompt
+    assert again.run.duration_s < 0.8 * new.run.duration_s
 
 
 def test_a_prefix_is_put_before_the_prompt_and_a_shared_prefix_is_part_of_it():
@@ -75,6 +85,7 @@ def test_a_trace_is_named_by_a_path_and_recorded_as_ever(tmp_path):
         ({"shared_prefix_tokens": 80},
          "4 users, random lengths, 80 tokens at the beginning of each of 1 kind, seed 1"),
         ({"prefix_tokens": 80, "prefixes": 2}, "80 tokens before each of 2 kinds, seed 1"),
+        ({"distinct_prompts": 4}, "4 different prompts, seed 1"),
         ({"client_args": "rate=3"}, "3 requests/s, poisson, at most 4 in flight"),
     ],
 )  # fmt: skip

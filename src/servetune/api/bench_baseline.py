@@ -40,7 +40,7 @@ from servetune.workload import CLIENT_ARGS, LoadOptions, load_options
 _WHAT = (
     "workload", "input_tokens", "output_tokens", "dataset", "prompt_column", "output_column",
     "dataset_min_tokens", "dataset_max_tokens", "turns", "turn_tokens", "think_s",
-    "shared_prefix_tokens", "prefixes", "adapters", "trace", "time_scale",
+    "shared_prefix_tokens", "prefixes", "distinct_prompts", "adapters", "trace", "time_scale",
 )  # fmt: skip
 #: Fields about when it is asked.
 _WHEN = ("concurrency", "rate", "arrivals")

@@ -236,9 +236,9 @@ _RECORDED = {"shared_prefix": "shared_prefix_tokens", "lora": "adapters"} | {
     name: name
     for name in (
         "workload", "input_tokens", "output_tokens", "dataset", "turns", "turn_tokens",
-        "prefixes", "arrivals", "duration_s", "until", "seed", "api", "routing", "no_stream",
-        "stop_at_eos", "think_s", "time_scale", "prompt_column", "output_column",
-        "dataset_min_tokens", "dataset_max_tokens", "temperature", "min_tokens",
+        "prefixes", "distinct_prompts", "arrivals", "duration_s", "until", "seed", "api",
+        "routing", "no_stream", "stop_at_eos", "think_s", "time_scale", "prompt_column",
+        "output_column", "dataset_min_tokens", "dataset_max_tokens", "temperature", "min_tokens",
     )
 }  # fmt: skip
 

@@ -697,4 +697,6 @@ def _load_text(trial: Trial) -> str:
         count = options.prefixes or 1
         how += f", {options.shared_prefix_tokens} tokens {place} of {count} kind"
         how += "s" if count > 1 else ""
+    if options.distinct_prompts is not None:
+        how += f", {options.distinct_prompts} different prompts"
     return how + f", seed {workload.seed}"

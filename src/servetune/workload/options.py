@@ -142,6 +142,14 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     prefixes: Annotated[
         Count | None, option("Number of different shared prefixes.", metavar="COUNT", default="1")
     ] = None
+    distinct_prompts: Annotated[
+        Count | None,
+        option(
+            "Number of different prompts, asked again and again in random order.",
+            metavar="COUNT",
+            default="all different",
+        ),
+    ] = None
     adapters: Annotated[
         tuple[str, ...],
         option("LoRA adapters that requests are spread over.", "--lora", metavar="NAME[=WEIGHT]"),
@@ -340,6 +348,7 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
             output_tokens=Always(1) if self.api == "embeddings" else outputs,
             prefix=prefix,
             sessions=sessions,
+            distinct=self.distinct_prompts,
         )
 
     def _replay(self, tokenizer: str | None) -> Workload:
@@ -444,7 +453,8 @@ _EXCLUDES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
         "a trace has its own requests and times",
         (
             "workload", "dataset", "input_tokens", "output_tokens", "turns", "turn_tokens",
-            "think_s", "shared_prefix_tokens", "prefixes", "prompt_column", "output_column",
+            "think_s", "shared_prefix_tokens", "prefixes", "distinct_prompts", "prompt_column",
+            "output_column",
             "adapters", "rate", "arrivals",
         ),
         "leave it out; --time-scale 0.5 replays the trace twice as fast",
@@ -454,15 +464,25 @@ _EXCLUDES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
         "a workload has its own prompts and lengths",
         (
             "dataset", "input_tokens", "output_tokens", "turns", "turn_tokens",
-            "shared_prefix_tokens", "prefixes", "prompt_column", "output_column",
+            "shared_prefix_tokens", "prefixes", "distinct_prompts", "prompt_column",
+            "output_column",
         ),
         "leave it out, or write a workload of your own (docs/guides/workloads.md)",
     ),
     (
         "dataset",
         "a data set has its own prompts",
-        ("input_tokens", "turns", "turn_tokens", "shared_prefix_tokens", "prefixes"),
+        (
+            "input_tokens", "turns", "turn_tokens", "shared_prefix_tokens", "prefixes",
+            "distinct_prompts",
+        ),
         "leave it out; --output-tokens may stay",
+    ),
+    (
+        "distinct_prompts",
+        "prompts that are asked again are alike from end to end",
+        ("shared_prefix_tokens", "turns"),
+        "leave it out, or --distinct-prompts",
     ),
 )  # fmt: skip
 
