@@ -8,6 +8,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+import servetune as st
+from servetune.errors import InputError
+
 ON_H100 = ("estimate", "--model", "Qwen/Qwen3-8B", "--gpu", "H100")
 INSTALLED = importlib.util.find_spec("aiconfigurator") is not None
 REASON = "aiconfigurator is not installed: pip install 'servetune[aiconfigurator]'"
@@ -293,3 +296,20 @@ def test_hints_of_an_estimate_and_a_sweep_name_the_same_checkpoint(servetune):
         assert "the model Qwen/Qwen3-32B-AWQ" in done.stderr
         assert "tensor_parallel 4 on 4 such devices" in done.stderr
         assert "quantization awq" not in done.stderr
+
+
+def test_a_rate_is_shown_with_the_users_it_keeps_in_flight() -> None:
+    asked = {"model": "Qwen/Qwen3-8B", "gpu": "H100", "num_gpus": 1}
+    found = st.estimate(**asked, rate=5)
+    users = found.load_names["at 5 requests/s"]
+    (point,) = [point for point in found.curve if point.concurrency == users]
+    assert point.requests_per_s >= 5
+    assert users == pytest.approx(5 * point.e2e_ms / 1e3, rel=0.05)  # Little's law
+    assert f"{users:>6} " in str(found)
+    with pytest.raises(InputError, match="more than TP1") as refused:
+        st.estimate(**asked, rate=500)
+    assert "--rate" in refused.value.hint
+    with pytest.raises(InputError, match="both say how many"):
+        st.estimate(**asked, rate=5, concurrency=3)
+    with pytest.raises(InputError, match="no effect on a sweep"):
+        st.estimate(**asked, rate=5, sweep=True)

@@ -8,6 +8,7 @@ import msgspec
 
 from servetune.api.choosing import Judge, Selection
 from servetune.api.ranking import simulated_with
+from servetune.errors import InputError
 from servetune.hardware import Node
 from servetune.perf import Calibration
 from servetune.perf.roofline import Interval, OperatingPoint, SafetyFactors, interval_of
@@ -45,6 +46,7 @@ class LoadCurve:
     Attributes:
         points: Steady states from one user to twice those of the best throughput, by powers of
             two; the best throughput's, the knee's and the named number's are among them.
+        named: Number of users that was named, or that a rate keeps in flight; `None` without.
         knee: Steady state with the largest ratio of throughput to end-to-end latency
             (Kleinrock's power): beyond it latency grows faster than throughput.
     """
@@ -58,10 +60,14 @@ class LoadCurve:
         *,
         best: int,
         named: int | None = None,
+        rate: float | None = None,
     ) -> None:
         self._selection, self._plan, self._node = selection, plan, node
         self._calibration, self._best = calibration, best
         self._known: dict[int, Swept] = {}
+        if rate is not None:
+            named = self._in_flight(rate)
+        self.named = named
         most = max(2 * best, named or 1)
         steps = range(_KNEE_STEPS * most.bit_length())
         self._price({min(most, round(2 ** (step / _KNEE_STEPS))) for step in steps})
@@ -75,6 +81,26 @@ class LoadCurve:
         """Steady state with so many users, and what it costs."""
         self._price({concurrency})
         return self._known[concurrency]
+
+    def _in_flight(self, rate: float) -> int:
+        """Users in flight at a rate, by Little's law: the least number that reaches it.
+
+        Raises:
+            InputError: The plan serves fewer.
+        """
+        most = self.at(self._best).point.requests_per_s
+        if rate > most:
+            raise InputError(
+                f"{rate:g} requests/s are more than {self._plan.label} on {self._node.label} "
+                f"serves: {most:.3g} at best",
+                hint="give a lower --rate, or more devices",
+            )
+        low, high = 0, self._best  # `low` falls short, `high` reaches it
+        while high - low > 1:
+            middle = (low + high) // 2
+            enough = self.at(middle).point.requests_per_s >= rate
+            low, high = (low, middle) if enough else (middle, high)
+        return high
 
     def interval(self, concurrency: int) -> Interval:
         """Factors between which nine of ten measured times are expected with so many users."""

@@ -47,12 +47,14 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
         estimator: Tool whose predictions are shown.
         limited: Whether there are constraints.
         concurrency: Number of users whose steady state alone is shown; `None` for all.
+        rate: Requests per second that this number follows from; `None` where it was given.
     """
 
     shape: NetworkShape
     estimator: Estimator
     limited: bool
     concurrency: int | None = None
+    rate: float | None = None
 
 
 class Estimation(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +107,8 @@ class Estimation(msgspec.Struct, frozen=True, kw_only=True):
         names = {"knee": self.knee}
         if self.shown.limited and self.constraints.concurrency is not None:
             names["largest within limits"] = self.constraints.concurrency
+        if self.shown.rate is not None and self.shown.concurrency is not None:
+            names[f"at {self.shown.rate:g} requests/s"] = self.shown.concurrency
         return names
 
     def __str__(self) -> str:

@@ -52,7 +52,7 @@ from servetune.errors import InputError
 from servetune.hardware import Node, device
 from servetune.metrics import parse_constraints
 from servetune.models import load_shape
-from servetune.option import Count, option
+from servetune.option import Count, Positive, option
 from servetune.perf import Calibration
 from servetune.perf.roofline import estimate as priced
 from servetune.plan import Plan
@@ -121,6 +121,15 @@ class Estimate(Request, frozen=True, kw_only=True):
             "-c",
             metavar="USERS",
             default="a table of them",
+        ),
+    ] = None
+    rate: Annotated[
+        Positive | None,
+        option(
+            "Requests per second whose steady state alone is shown, with the users in flight.",
+            "--rate",
+            "--request-rate",
+            metavar="PER_S",
         ),
     ] = None
     plan: PlanOptions = PlanOptions()
@@ -343,6 +352,7 @@ def _estimation(
         correction,
         best=busiest.concurrency,
         named=request.concurrency,
+        rate=request.rate,
     )
     opinions: list[Compared] = []
     if request.estimator != "servetune":
@@ -375,7 +385,8 @@ def _estimation(
             shape=shape,
             estimator=request.estimator,
             limited=bool(selection.limits),
-            concurrency=request.concurrency,
+            concurrency=request.concurrency if request.rate is None else load.named,
+            rate=request.rate,
         ),
     )
 
@@ -428,6 +439,8 @@ _BESIDE_A_TABLE = frozenset(
 
 _TABLES_ALONE = "it goes with --batch"
 _ONE_PLAN = "it is about one plan: leave --sweep and 'all' out beside it"
+_ANY_FORM_BUT_ONE = {"out": _TABLES_ALONE, "models": _TABLES_ALONE, "anchors": _TABLES_ALONE}
+_ANY_FORM_BUT_ONE |= {"plot": _ONE_PLAN, "estimator": _ONE_PLAN, "rate": _ONE_PLAN}
 
 #: form -> option -> why that form has no effect on it.
 _UNREAD: Mapping[str, Mapping[str, str]] = {
@@ -437,28 +450,14 @@ _UNREAD: Mapping[str, Mapping[str, str]] = {
         "anchors": _TABLES_ALONE,
         "top": "one plan is shown: add --sweep, --gpu all or --instance all",
     },
-    "a sweep": {
-        "out": _TABLES_ALONE,
-        "models": _TABLES_ALONE,
-        "anchors": _TABLES_ALONE,
-        "plot": _ONE_PLAN,
-        "estimator": _ONE_PLAN,
-    },
-    "a comparison of machines": {
-        "out": _TABLES_ALONE,
-        "models": _TABLES_ALONE,
-        "anchors": _TABLES_ALONE,
-        "plot": _ONE_PLAN,
-        "estimator": _ONE_PLAN,
+    "a sweep": _ANY_FORM_BUT_ONE,
+    "a comparison of machines": _ANY_FORM_BUT_ONE
+    | {
         "target": "machines are ordered by cost: add --sweep to order their plans",
         "price_per_hour_usd": "machines have prices of their own: name one machine for it",
     },
-    "a sweep over machines": {
-        "out": _TABLES_ALONE,
-        "models": _TABLES_ALONE,
-        "anchors": _TABLES_ALONE,
-        "plot": _ONE_PLAN,
-        "estimator": _ONE_PLAN,
+    "a sweep over machines": _ANY_FORM_BUT_ONE
+    | {
         "price_per_hour_usd": "machines have prices of their own: name one machine for it",
     },
 }
@@ -489,3 +488,8 @@ def require_read(request: Estimate, *, everywhere: bool) -> None:
     for name, why in _UNREAD[form].items():
         if name in spelled:
             raise InputError(f"{spelled[name]} has no effect on {form}", hint=why)
+    if {"rate", "concurrency"} <= spelled.keys():
+        raise InputError(
+            f"{spelled['rate']} and {spelled['concurrency']} both say how many are in flight",
+            hint="give one of the two",
+        )
