@@ -35,6 +35,7 @@ from servetune.engines import DEFAULT_ENGINE, check_weights, engine, recorded_en
 from servetune.errors import InputError, StoreError
 from servetune.hardware import Node
 from servetune.metrics import LATENCIES, Constraint, Record, parse_constraints, unmet
+from servetune.metrics.stages import by_stage
 from servetune.models import NetworkShape, load_shape
 from servetune.option import Count, Fraction, NonNegative, NonNegativeCount, Positive, option
 from servetune.perf.roofline import Interval, interval_of
@@ -43,7 +44,7 @@ from servetune.perf.sim import SimulatedRun, describe_scheduler, without_effect
 from servetune.report import timeline_of
 from servetune.search import Axis, Space, Value, parse_settings
 from servetune.simserver.server_arguments import argument_types
-from servetune.store import Artifacts, Journal, TrialRecord, write_requests
+from servetune.store import Artifacts, Journal, Results, TrialRecord, write_requests
 from servetune.trials import StudyContext, Trial, simulated_with_requests, trials_of, with_fields
 from servetune.units import MS_PER_S
 from servetune.workload import (
@@ -54,6 +55,7 @@ from servetune.workload import (
     load_options,
     same_client_args,
 )
+from servetune.workload.arrivals import Piecewise
 from servetune.workload.client_args import DATASETS
 from servetune.workload.options import (
     STUDY_INPUT_TOKENS,
@@ -377,6 +379,7 @@ def simulate(
     record, run = simulated_with_requests(
         trial, context, _counted(on_progress, trial.workload.request_count)
     )
+    record = _with_stages(trial, record, run)
     if request.token_times and record.results["server"]["itl_is_tpot"]:
         raise InputError(
             "token times are not kept for so many requests", hint="leave --token-times out"
@@ -399,6 +402,16 @@ def simulate(
         cliff=cliff,
         artifacts=artifacts,
     )
+
+
+def _with_stages(trial: Trial, record: TrialRecord, run: SimulatedRun) -> TrialRecord:
+    """Record with the results of each step of a rate, where it has steps."""
+    arrivals = trial.workload.arrivals
+    if not isinstance(arrivals, Piecewise) or arrivals.repeat or not trial.workload.parts:
+        return record
+    stages = [msgspec.to_builtins(stage) for stage in by_stage(run.records, arrivals.steps)]
+    results = Results({**record.results, "stages": stages})
+    return msgspec.structs.replace(record, results=results)
 
 
 def _interval(trial: Trial, node: Node, shape: NetworkShape, context: StudyContext) -> Interval:

@@ -317,6 +317,7 @@ def trial_table(
         Text(),
         fact_table(_trial_facts(record.results)),
         table,
+        *_stage_table(record.results),
         *(Text(line, style="bold red") for line in _failures(record.results)),
     ]
     if record.results["server"]["itl_is_tpot"]:
@@ -327,6 +328,34 @@ def trial_table(
         Text(line) for line in (*price_lines([record]), *constraint_lines(record, constraints))
     ]
     return Group(*lines)
+
+
+_OF_STAGES = {
+    "mean_ttft_ms": "TTFT",
+    "p99_ttft_ms": "p99 TTFT",
+    "mean_tpot_ms": "TPOT",
+    "mean_e2e_ms": "E2E",
+    "p99_e2e_ms": "p99 E2E",
+}
+
+
+def _stage_table(results: JsonObject) -> Iterator[RenderableType]:
+    """Table of the steps of a rate, each with the requests that were due in it."""
+    stages = results.get("stages")
+    if not isinstance(stages, list) or not stages:
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for head in ("due from", "req/s", "requests", "answered", *_OF_STAGES.values()):
+        table.add_column(head, justify="right", no_wrap=True)
+    for stage in stages:
+        table.add_row(
+            format_seconds(stage["begin_s"]) if stage["begin_s"] else "0 s",
+            f"{stage['rate_per_s']:g}",
+            f"{stage['requests']:,}",
+            f"{stage['completed']:,}",
+            *(shown(stage[name], "ms") for name in _OF_STAGES),
+        )
+    yield table
 
 
 _MEAN_GAPS = (
