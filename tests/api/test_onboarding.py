@@ -128,6 +128,23 @@ def test_an_interpreter_without_pytorch_is_told_what_to_do(own: Path) -> None:
     assert not own.exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"device": True, "list": True}, "accelerator alone"),
+        ({"device": True, "model": "Qwen/Qwen3-8B"}, "--model is read by --suggest alone"),
+        ({"python": "/nowhere", "list": True}, "--python is read by --device alone"),
+        ({"python": "/nowhere", "suggest": True, "model": "m"}, "read by --device alone"),
+    ],
+)
+def test_options_of_another_form_are_refused_before_anything_is_measured(
+    own: Path, options: dict[str, object], words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        api.calibrate(**options)
+    assert not own.exists()
+
+
 @pytest.mark.engine
 def test_this_machine_is_measured_by_the_engines_own_python(own: Path) -> None:
     vllm = os.environ.get("SERVETUNE_VLLM", "")

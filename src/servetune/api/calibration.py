@@ -269,9 +269,10 @@ def calibrate(request: Calibrate | str | Path | None = None, /, **options: objec
     request = request_of(Calibrate, request, options)
     if request.device:
         return _described(request)
+    _require_unread(request, "Device", "--device")
     if request.suggest:
         return _suggested(request)
-    _require_nothing_for_suggest(request)
+    _require_unread(request, "Suggestion", "--suggest")
     if request.list:
         return CalibrationNames(names=tuple(calibration_names()))
     if request.remove is not None:
@@ -306,6 +307,7 @@ def _described(request: Calibrate) -> DescribedDevice:
         raise InputError(
             "--device measures the accelerator alone", hint="give the rest to another command"
         )
+    _require_unread(request, "Suggestion", "--suggest")
     path = device_file()
     described = set(described_devices(path))
     if request.name in described:
@@ -346,17 +348,18 @@ def _suggested(request: Calibrate) -> SuggestedRuns:
     return suggest_runs(candidates, count=request.runs, name=request.name or "here")
 
 
-def _require_nothing_for_suggest(request: Calibrate) -> None:
-    """Refuse options that only `--suggest` reads, where somebody gave them.
+def _require_unread(request: Calibrate, group: str, reader: str) -> None:
+    """Refuse options that only one form of the command reads, where somebody gave them.
 
     Raises:
         InputError: With the first of them.
     """
+    groups = (group, Machine.group) if group == "Suggestion" else (group,)
     for field in given(request):
-        if field.group in ("Suggestion", Machine.group):
+        if field.group in groups:
             raise InputError(
-                f"{field.names[0]} is read by --suggest alone",
-                hint="a journal says what was measured, and on what",
+                f"{field.names[0]} is read by {reader} alone",
+                hint=f"leave it out, or add {reader}; a journal says what was measured, and where",
             )
 
 

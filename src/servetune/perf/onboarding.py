@@ -77,7 +77,7 @@ def onboarded(rates: MeasuredRates, *, name: str | None = None, today: str) -> O
         assumed.append("the link is PCIe 4.0 without peer-to-peer, as one device tells nothing")
     row = DeviceRow(
         name=name or rates.name,
-        aliases=(rates.name,) if name and name != rates.name else (),
+        aliases=(rates.name,) if name not in (None, rates.name) and rates.kind != "cpu" else (),
         vendor=_vendor(rates),
         architecture=architecture,
         memory_mib=rates.memory_mib,
