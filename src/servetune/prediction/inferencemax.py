@@ -49,7 +49,7 @@ def unstated_settings(row: RowFacts) -> UnstatedSettings:
     """
     cache = "fp8" if _caches_in_fp8(row) else None
     if row.lengths not in _LENGTHS:
-        equal = row.engine == "sglang" and _release(row.version) < _RANGING_SGLANG
+        equal = _release(row.version) < _RANGING_FROM.get(row.engine, ())
         return UnstatedSettings(kv_cache_dtype=cache, equal_lengths=equal)
     read = _SETTINGS.get(row.engine)
     settings = UnstatedSettings() if read is None else read(row)
@@ -84,8 +84,8 @@ def _trtllm_settings(row: RowFacts) -> UnstatedSettings:
 _SETTINGS: Mapping[str, Convention] = MappingProxyType(
     {"sglang": _sglang_settings, "trtllm": _trtllm_settings}
 )
-#: SGLang's first release whose rows of other lengths range: they came from another client.
-_RANGING_SGLANG = (0.0, 5.0, 6.0)
+#: First release whose rows of other lengths range: those before came from another client.
+_RANGING_FROM: Mapping[str, tuple[float, ...]] = MappingProxyType({"sglang": (0.0, 5.0, 6.0)})
 
 #: Weights whose checkpoints come with a cache of one byte per number: the tables' own
 #: concurrencies would not fit otherwise.
@@ -93,11 +93,13 @@ _WITH_FP8_CACHE = ("fp8", "fp8_block", "nvfp4")
 #: Engines under which fp8 weights alone do not narrow the cache: scripts ask for it on Blackwell.
 #: On Hopper such runs queue where two bytes per number overflow and one would not.
 _WIDE_CACHE_BEFORE_BLACKWELL = ("vllm",)
+#: Engines whose scripts ask for such a cache on Blackwell whatever the weights are.
+_ASKING_FOR_FP8 = ("trtllm",)
 
 
 def _caches_in_fp8(row: RowFacts) -> bool:
     """Whether the run kept keys and values in one byte where its row states no cache type."""
-    if row.architecture == "blackwell" and row.engine == "trtllm" and _is(row, "gpt-oss"):
+    if row.architecture == "blackwell" and row.engine in _ASKING_FOR_FP8 and _is(row, "gpt-oss"):
         return True  # `kv_cache_config: dtype: fp8` of `gptoss_fp4_b200_trt`, `auto` on Hopper
     if row.storage == "nvfp4" or row.architecture == "blackwell":
         return row.storage in _WITH_FP8_CACHE

@@ -422,7 +422,7 @@ def _front_notes(plan: Plan, best: OperatingPoint | None) -> tuple[str, ...]:
         return ()
     note = (
         f"one API process streams {each:,.0f} tokens/s at the best throughput: measured ones "
-        "reached 9,000 to 28,000, which is not priced; start several (vLLM: api_server_count)"
+        "reached 9,000 to 28,000, which is not priced; start several (api_server_count)"
     )
     return (note,)
 

@@ -37,7 +37,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
         architecture_sd: Prior standard deviation of one architecture's factor; zero for none.
         release_sd: Prior standard deviation of the factor of an engine's earlier releases.
         port_sd: Prior standard deviation of the factor of one era of an engine on one
-            architecture that is not NVIDIA's, where engines came later.
+            architecture that is not NVIDIA's, where engines came later, and of that on its family.
         past_sd: Prior standard deviation of the factor of an era apart (`Era.apart`), together
             with `release_sd`; `all_sd` if zero.
     """
