@@ -306,6 +306,10 @@ def test_a_rate_is_shown_with_the_users_it_keeps_in_flight() -> None:
     assert point.requests_per_s >= 5
     assert users == pytest.approx(5 * point.e2e_ms / 1e3, rel=0.05)  # Little's law
     assert f"{users:>6} " in str(found)
+    assert "1024 in, 512 out" in str(found)
+    run = st.simulate(**asked, rate=5, requests=300, input_tokens=1024, output_tokens=512)
+    assert point.ttft_ms == pytest.approx(run.record.results["mean_ttft_ms"], rel=0.25)
+    assert point.e2e_ms == pytest.approx(run.record.results["mean_e2e_latency_ms"], rel=0.1)
     with pytest.raises(InputError, match="more than TP1") as refused:
         st.estimate(**asked, rate=500)
     assert "--rate" in refused.value.hint

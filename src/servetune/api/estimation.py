@@ -60,6 +60,7 @@ from servetune.prediction.aiconfigurator import require_installed
 from servetune.prediction.calibrations import KeptCalibration
 from servetune.prediction.tables import CONVENTIONS, TableOptions, read_table
 from servetune.workload import SHAREGPT, LengthLaws, Workload
+from servetune.workload.laws import Always, Uniform
 
 #: Engines whose defaults and overheads are known.
 ENGINES = tuple(name for name in engines_with_defaults() if not engine(name).virtual_time)
@@ -332,10 +333,18 @@ def _estimation(
 ) -> Estimation:
     """Every split of the machine, the details of the best, and commands to try it."""
     plan, shape, workload = selection.plan, selection.shape, selection.workload
+    if request.rate is not None and request.dataset == "random":
+        # Who comes by chance is in step with nobody, as users with equal answers are.
+        answers = Uniform.around(request.output_tokens, 0.5)
+        mixed = Workload.of(LengthLaws(Always(request.input_tokens), answers), request_count=1000)
+        selection = msgspec.structs.replace(selection, workload=mixed)
     only = selection.tensor_parallel
     degrees = (only,) if only else possible_degrees(plan, shape, node)
     splits = [
-        Split(plan=each, answer=priced(shape, node, each, workload, calibration=correction))
+        Split(
+            plan=each,
+            answer=priced(shape, node, each, selection.workload, calibration=correction),
+        )
         for each in (laid_out(plan, shape, degree, node) for degree in degrees)
     ]
     fitting = [split for split in splits if split.answer.fits]
