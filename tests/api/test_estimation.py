@@ -307,6 +307,7 @@ def test_a_rate_is_shown_with_the_users_it_keeps_in_flight() -> None:
     assert users == pytest.approx(5 * point.e2e_ms / 1e3, rel=0.05)  # Little's law
     assert f"{users:>6} " in str(found)
     assert "1024 in, 512 out" in str(found)
+    assert found.to_json()["in_flight"] == users
     run = st.simulate(**asked, rate=5, requests=300, input_tokens=1024, output_tokens=512)
     assert point.ttft_ms == pytest.approx(run.record.results["mean_ttft_ms"], rel=0.25)
     assert point.e2e_ms == pytest.approx(run.record.results["mean_e2e_latency_ms"], rel=0.1)

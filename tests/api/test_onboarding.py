@@ -118,6 +118,15 @@ def test_a_measurement_that_fails_is_one_error(
     assert not own.exists()
 
 
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SERVETUNE_DEVICES", "/proc/nowhere/devices.toml")
+    with pytest.raises(InputError, match="cannot write /proc/nowhere") as refused:
+        api.calibrate(device=True, python="/nowhere/python")
+    assert "SERVETUNE_DEVICES" in refused.value.hint
+
+
 def test_an_interpreter_without_pytorch_is_told_what_to_do(own: Path) -> None:
     with pytest.raises(InputError, match="does not start") as missing:
         api.calibrate(device=True, python="/nowhere/python")

@@ -6,6 +6,7 @@ Where none are measured yet, the runs to measure are suggested: which, their wor
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeAlias
@@ -312,6 +313,12 @@ def _described(request: Calibrate) -> DescribedDevice:
     described = set(described_devices(path))
     if request.name in described:
         raise _already_described(request.name, path)
+    try:  # before minutes are spent
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}", hint=_OTHER_FILE) from error
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"cannot write {path}: its folder is read-only", hint=_OTHER_FILE)
     progress("measuring; other work on the device makes it look slower")
     found = onboarded(measure_device(request.python), name=request.name, today=now_utc()[:10])
     if found.row.name in described:
@@ -319,6 +326,9 @@ def _described(request: Calibrate) -> DescribedDevice:
     before = path.read_text("utf-8").rstrip() + "\n\n" if path.is_file() else ""
     write_text(path, before + as_toml(found.row))
     return DescribedDevice(found=found, path=path)
+
+
+_OTHER_FILE = "name another file in SERVETUNE_DEVICES"
 
 
 def _already_described(name: str | None, path: Path) -> InputError:

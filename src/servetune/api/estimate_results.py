@@ -99,6 +99,8 @@ class Estimation(msgspec.Struct, frozen=True, kw_only=True):
         """Plain values for JSON."""
         named = {name: getattr(self, name) for name in self.__struct_fields__}
         del named["shown"]
+        if self.shown.rate is not None:
+            named["in_flight"] = self.shown.concurrency
         return named
 
     @property

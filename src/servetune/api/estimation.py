@@ -334,7 +334,7 @@ def _estimation(
     """Every split of the machine, the details of the best, and commands to try it."""
     plan, shape, workload = selection.plan, selection.shape, selection.workload
     if request.rate is not None and request.dataset == "random":
-        # Who comes by chance is in step with nobody, as users with equal answers are.
+        # Users who come by chance are not in step, as those with equal answers would be priced.
         answers = Uniform.around(request.output_tokens, 0.5)
         mixed = Workload.of(LengthLaws(Always(request.input_tokens), answers), request_count=1000)
         selection = msgspec.structs.replace(selection, workload=mixed)
@@ -448,8 +448,8 @@ _BESIDE_A_TABLE = frozenset(
 
 _TABLES_ALONE = "it goes with --batch"
 _ONE_PLAN = "it is about one plan: leave --sweep and 'all' out beside it"
-_ANY_FORM_BUT_ONE = {"out": _TABLES_ALONE, "models": _TABLES_ALONE, "anchors": _TABLES_ALONE}
-_ANY_FORM_BUT_ONE |= {"plot": _ONE_PLAN, "estimator": _ONE_PLAN, "rate": _ONE_PLAN}
+_UNREAD_BY_SEVERAL = {"out": _TABLES_ALONE, "models": _TABLES_ALONE, "anchors": _TABLES_ALONE}
+_UNREAD_BY_SEVERAL |= {"plot": _ONE_PLAN, "estimator": _ONE_PLAN, "rate": _ONE_PLAN}
 
 #: form -> option -> why that form has no effect on it.
 _UNREAD: Mapping[str, Mapping[str, str]] = {
@@ -459,13 +459,13 @@ _UNREAD: Mapping[str, Mapping[str, str]] = {
         "anchors": _TABLES_ALONE,
         "top": "one plan is shown: add --sweep, --gpu all or --instance all",
     },
-    "a sweep": _ANY_FORM_BUT_ONE,
-    "a comparison of machines": _ANY_FORM_BUT_ONE
+    "a sweep": _UNREAD_BY_SEVERAL,
+    "a comparison of machines": _UNREAD_BY_SEVERAL
     | {
         "target": "machines are ordered by cost: add --sweep to order their plans",
         "price_per_hour_usd": "machines have prices of their own: name one machine for it",
     },
-    "a sweep over machines": _ANY_FORM_BUT_ONE
+    "a sweep over machines": _UNREAD_BY_SEVERAL
     | {
         "price_per_hour_usd": "machines have prices of their own: name one machine for it",
     },

@@ -36,7 +36,7 @@ _LINKS = (
     *(f"nvlink{generation}" for generation in (2, 3, 4, 5)),
     "infinity-fabric3",
 )
-#: Longest message of the law by which a link is recognised; its latency is nothing there.
+#: Bytes of the all-reduce by which a link is recognised: `torch_probe.REDUCED_BYTES`.
 _MESSAGE_BYTES = 128 << 20
 
 

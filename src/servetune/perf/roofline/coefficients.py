@@ -219,7 +219,7 @@ class ClosedLoopEffects(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             on first use.
         warm_up_experts_s: Further wait where the network has layers of experts, whose kernels are
             tuned by shape.
-        warm_up_mxfp4_s: Wait for experts in mxfp4 instead.
+        warm_up_mxfp4_s: Wait in place of `warm_up_experts_s` where the experts are in mxfp4.
     """
 
     clump_prompts: float = 0.2

@@ -39,9 +39,9 @@ from servetune.plan.plan import Plan
 from servetune.workload.lengths import Lengths
 
 _ROUNDS = 3
-#: Share of the doubt about a link that groups of different sizes have in common.
+#: Share of the doubt about a link that groups of different sizes have in common: a judgement.
 _OTHER_GROUPS = 0.3
-#: Difference of the share of prompts that is cached over which runs stop being similar.
+#: Difference of the share of prompts that is cached over which runs stop being similar: likewise.
 _CACHED_REACH = 0.3
 
 
