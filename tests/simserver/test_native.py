@@ -95,7 +95,8 @@ async def test_an_error_on_demand_has_the_form_of_the_route(serving):
 
 async def test_a_server_that_is_full_refuses_at_once_as_tgi_does(serving):
     limit = {"extra": (("max_concurrent_requests", 1),)}
-    async with serving(**TGI, **limit) as client:
+    # The first answer takes half a second: the others come while it is being written.
+    async with serving(speed=4.0, **TGI, **limit) as client:
         first, second, third = client(), client(), client()
         await first.send("POST", "/generate_stream", parameters(max_new_tokens=50))
         streamed = await second.ask("POST", "/generate_stream", parameters())

@@ -53,8 +53,11 @@ def test_as_a_process_it_says_where_it_listens_and_writes_down_the_truth(tmp_pat
         assert record.ttft_s >= one["sent_s"][0] - one["received_s"]
 
 
-def test_it_dies_without_a_word_when_told_to():
-    process, _ = start("--die-after-s", "0.05")
+def test_it_dies_without_a_word_at_the_request_that_it_was_told():
+    process, url = start("--die-at-request", "3")
+    requests = token_prompts(WORKLOAD.requests(), 4096, seed=1)
+    result = run_load_blocking(Target(base_url=url, model="fake"), WORKLOAD, requests)
+    assert [record.outcome == "ok" for record in result.records] == [True, True, False]
     _, errors = process.communicate(timeout=10)
     assert process.returncode == 1
     assert errors == ""

@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-num-seqs", type=int)
     parser.add_argument("--ready-after-s", type=float, default=default.ready_after_s)
     parser.add_argument("--hang-health", action="store_true")
-    parser.add_argument("--die-after-s", type=float)
+    parser.add_argument("--die-at-request", type=int)
     parser.add_argument("--no-done", dest="done", action="store_false")
     parser.add_argument("--crlf", action="store_true")
     parser.add_argument(

@@ -40,7 +40,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
         max_num_seqs: Requests served at once; others wait in order of arrival.
         ready_after_s: Time for which `/health` answers 503.
         hang_health: Whether `/health` never answers.
-        die_after_s: Time after which the server ends abruptly.
+        die_at_request: Number of the request at whose arrival the server ends abruptly, from 1.
         done: Whether streams end in `[DONE]`.
         crlf: Whether lines end in CRLF.
         role_chunk: Whether chat streams start with a chunk that has no content.
@@ -67,7 +67,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int | None = None
     ready_after_s: float = 0.0
     hang_health: bool = False
-    die_after_s: float | None = None
+    die_at_request: int | None = None
     done: bool = True
     crlf: bool = False
     role_chunk: bool = True
@@ -165,7 +165,6 @@ class FakeServer:
         self._connections: set[_Connection] = set()
         self._started_s = 0.0
         self._listener: asyncio.Server | None = None
-        self._death: asyncio.TimerHandle | None = None
 
     @property
     def url(self) -> str:
@@ -178,8 +177,6 @@ class FakeServer:
         )
         self.port = self._listener.sockets[0].getsockname()[1]
         self._started_s = time.monotonic()
-        if self.behaviour.die_after_s is not None:
-            self._death = loop.call_later(self.behaviour.die_after_s, self._on_death)
 
     def die(self) -> None:
         """Stop listening and drop every connection, as a killed process would."""
@@ -189,8 +186,6 @@ class FakeServer:
             connection.drop()
 
     async def close(self) -> None:
-        if self._death is not None:
-            self._death.cancel()
         self.die()
         await asyncio.gather(
             *(one.task for one in tuple(self._connections) if one.task is not None),
@@ -257,6 +252,9 @@ class FakeServer:
     async def _generate(self, connection: _Connection, raw: bytes, *, chat: bool) -> None:
         truth = Truth(index=len(self.truths), received_s=time.monotonic())
         self.truths.append(truth)
+        if len(self.truths) == self.behaviour.die_at_request:
+            self._on_death()
+            return
         try:
             body = msgspec.json.decode(raw, type=JsonObject)
         except msgspec.MsgspecError as error:

@@ -23,7 +23,7 @@ def main() -> None:
         sys.stdout.write(f"RuntimeError: the {mood.partition('-')[2]} gave way at 0x{starts:x}\n")
         sys.exit(1)
     if mood == "dies":
-        sys.argv += ["--itl-s", "0.1", "--die-after-s", "0.5"]
+        sys.argv += ["--die-at-request", "8"]
     fake_server.main()
 
 
