@@ -126,6 +126,15 @@ COARSE = 128 * 2 * 512 * 4
         ("google/gemma-4-31B-it", 30_697_345_280, (50 * 16 * 256 + 10 * 4 * 512) * 2 * 2, 0),
         # Six layers with keys and values; ten keep two inputs of a convolution.
         ("LiquidAI/LFM2-1.2B", 1_170_340_608, 6 * 2 * 8 * 64 * 2, 10 * 2_048 * 2 * 2),
+        # Four of forty layers with keys and values; 36 keep a state in the model's dtype.
+        (
+            "ibm-granite/granite-4.0-h-small",
+            32_207_337_984,
+            4 * 2 * 8 * 128 * 2,
+            36 * (128 * 64 * 128 + 3 * (128 * 64 + 2 * 128)) * 2,
+        ),
+        # Parallel parts under one norm, windows in three of four layers.
+        ("CohereLabs/c4ai-command-r7b-12-2024", 8_028_033_024, 32 * 2 * 8 * 128 * 2, 0),
         ("openai/gpt-oss-120b", 116_829_156_672, 36 * 2 * 8 * 64 * 2, 0),
     ],
 )

@@ -17,6 +17,7 @@ from servetune.models import (
     active_parameter_count,
     catalogue,
     kv_bytes_per_token,
+    load_shape,
     parameter_count,
     shape_from_config,
     state_bytes_per_sequence,
@@ -268,6 +269,58 @@ def test_short_convolutions_stand_where_the_file_names_no_attention():
     # Two thirds of the stated width, up to a multiple of 256; as stated where it says so.
     assert lfm2().layers[0].feed_forward.inner == 256
     assert lfm2(block_auto_adjust_ff_dim=False).layers[0].feed_forward.inner == 96
+
+
+SMALL = {
+    "hidden_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "intermediate_size": 512,
+    "vocab_size": 1000,
+    "max_position_embeddings": 1024,
+}
+GRANITE = {
+    **SMALL,
+    "layer_types": ["mamba", "attention", "mamba", "mamba"],
+    "shared_intermediate_size": 384,
+    "num_experts_per_tok": 2,
+    "mamba_n_heads": 8,
+    "mamba_d_state": 64,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config", "parameters"),
+    [
+        ("cohere", SMALL, 2_485_504),
+        ("cohere", {**SMALL, "use_qk_norm": True}, 2_486_784),
+        ("cohere2", {**SMALL, "sliding_window": 128}, 2_485_504),
+        ("stablelm", {**SMALL, "use_qkv_bias": True}, 2_746_368),
+        ("stablelm", {**SMALL, "use_parallel_residual": True, "qk_layernorm": True}, 2_744_064),
+        ("granitemoehybrid", {**GRANITE, "num_local_experts": 4}, 9_192_648),
+        ("granitemoehybrid", {**GRANITE, "num_local_experts": 0}, 2_897_096),
+    ],
+)
+def test_small_networks_count_as_their_classes_in_transformers_do(model_type, config, parameters):
+    """Counts are of transformers 5.23's classes built from these configurations."""
+    shape = shape_from_config({**config, "model_type": model_type}, name="small", source="test")
+    assert parameter_count(shape) == parameters
+
+
+def test_three_of_four_layers_have_windows_in_cohere2_olmo3_and_exaone4():
+    for model_type in ("cohere2", "olmo3", "exaone4"):
+        shape = shape_from_config(
+            {**SMALL, "model_type": model_type, "sliding_window": 128}, name="small", source="test"
+        )
+        assert [(each.count, each.mixer.window) for each in shape.layers] == [(3, 128), (1, None)]
+
+
+def test_an_embedding_narrower_than_the_layers_is_refused():
+    opt = {**SMALL, "model_type": "opt", "ffn_dim": 512, "word_embed_proj_dim": 128}
+    with pytest.raises(InputError, match="embedding narrower than its layers"):
+        shape_from_config(opt, name="facebook/opt-350m", source="test")
 
 
 def nemotron(**changes):
@@ -591,6 +644,26 @@ def test_every_published_config_parses(path):
     assert 0.25 * plain < weight_bytes(shape) <= plain
     assert kv_bytes_per_token(shape) > 0
     assert shape.layer_count > 10
+
+
+#: Catalogue's readings by name that differ from the published file: mixed formats.
+MIXED = ("nvidia--DeepSeek-V4", "nvidia--Qwen3.6", "Qwen--Qwen3-32B-FP8-Static")
+
+
+@pytest.mark.skipif(not shared_configs(), reason="the shared set of published configs is not here")
+@pytest.mark.parametrize("path", shared_configs(), ids=lambda path: path.name)
+def test_a_checkpoint_read_by_its_name_is_stored_as_its_published_file_says(path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    name = path.name.removesuffix("_config.json").replace("--", "/", 1)
+    try:
+        named = load_shape(name, catalogue_first=True)
+    except UnknownName:
+        pytest.skip("not in the catalogue")
+    if not path.name.startswith(MIXED):
+        read = shared_shape(path)
+        assert named.quantization == read.quantization
+        assert named.kv_cache_dtype == read.kv_cache_dtype
+        assert named.layer_count == read.layer_count
 
 
 @pytest.mark.skipif(not shared_configs(), reason="the shared set of published configs is not here")

@@ -8,6 +8,7 @@ from servetune.errors import InputError, UnknownName
 from servetune.models import (
     catalogue,
     load_config,
+    load_sampling,
     load_shape,
     quantized_checkpoints,
     quantized_versions,
@@ -198,7 +199,8 @@ def test_quantised_checkpoints_are_their_base_with_narrower_weights():
         shape = load_shape(name, catalogue_first=True)
         assert shape.quantization != "none", name
         assert (shape.layers[0].mixer, shape.vocab) == (base.layers[0].mixer, base.vocab), name
-        assert weight_bytes(shape) < weight_bytes(base), name
+        # As wide as their base are NVFP4's of Kimi K2, which is published in four bits.
+        assert weight_bytes(shape) <= weight_bytes(base), name
         bytes_by_storage[name] = weight_bytes(shape)
     # Sizes of the files on their hub pages.
     assert bytes_by_storage["Qwen/Qwen3-32B-AWQ"] == pytest.approx(19.3e9, rel=0.02)
@@ -231,3 +233,25 @@ def test_quantised_checkpoints_of_a_model_are_found_by_storage(model, scheme, fi
 def test_an_instruct_checkpoint_is_none_of_the_base_model():
     assert quantized_versions("meta-llama/Llama-3.1-8B") == ()
     assert quantized_versions("someone/unknown") == ()
+
+
+def test_sampling_is_read_beside_the_configuration(tmp_path):
+    folder = write_folder(tmp_path / "model")
+    assert load_sampling(str(folder)) is None
+    assert load_sampling("Qwen/Qwen3-4B") is None  # not on this machine
+    asked = {"do_sample": True, "temperature": 0.6, "top_k": 20, "repetition_penalty": 1.05}
+    (folder / "generation_config.json").write_text(json.dumps(asked))
+    found = load_sampling(str(folder))
+    assert (found.filters, found.penalises) == (True, True)
+    (folder / "generation_config.json").write_text('{"top_k": "twenty"}')
+    with pytest.raises(InputError, match="cannot be read"):
+        load_sampling(str(folder))
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"top_p": 1.0}, {"top_k": -1}, {"top_k": 0}, {"top_k": 5, "temperature": 0.0}]
+)
+def test_sampling_that_keeps_every_token_or_one_filters_nothing(tmp_path, asked):
+    folder = write_folder(tmp_path / "model")
+    (folder / "generation_config.json").write_text(json.dumps(asked))
+    assert not load_sampling(str(folder)).filters

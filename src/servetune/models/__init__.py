@@ -33,9 +33,11 @@ from servetune.models.shape import (
     StateSpace,
 )
 from servetune.models.source import (
+    CheckpointSampling,
     cached_snapshot,
     catalogue,
     load_config,
+    load_sampling,
     load_shape,
     quantized_checkpoints,
     quantized_versions,
@@ -44,6 +46,7 @@ from servetune.models.source import (
 
 __all__ = [
     "Attention",
+    "CheckpointSampling",
     "CheckpointStorage",
     "CompressedAttention",
     "DenseFeedForward",
@@ -65,6 +68,7 @@ __all__ = [
     "kv_bytes_per_token",
     "layer_parameters",
     "load_config",
+    "load_sampling",
     "load_shape",
     "parameter_count",
     "quantization_from_config",

@@ -500,6 +500,11 @@ def _plain_feed_forward(keys: Keys, _layer: int) -> FeedForward:
     return DenseFeedForward(inner=inner, gated=False, bias=True)
 
 
+def _ungated(keys: Keys, _layer: int) -> FeedForward:
+    inner = keys.positive("intermediate_size")
+    return DenseFeedForward(inner=inner, gated=False, bias=keys.flag("mlp_bias"))
+
+
 def _embedding_norm(keys: Keys, layers: int) -> int:
     """Parameters of Bloom's norm after the embedding, with those of the last norm's bias."""
     return 2 * keys.positive("hidden_size") + _last_norms_bias(keys, layers)
@@ -529,6 +534,30 @@ def _learned_positions(keys: Keys, layers: int) -> int:
     return table * keys.positive("hidden_size") + _last_norms_bias(keys, layers)
 
 
+def _opt_positions(keys: Keys, layers: int) -> int:
+    hidden = keys.positive("hidden_size")
+    if keys.count("word_embed_proj_dim", hidden) != hidden:
+        raise keys.not_modelled("has an embedding narrower than its layers")
+    return _learned_positions(keys, layers)
+
+
+def _stablelm_norms(keys: Keys, _layer: int) -> int:
+    """StableLM's norm vectors, biases included; parallel parts share one norm."""
+    return 2 if keys.flag("use_parallel_residual") else 4
+
+
+#: Windows of 4,096 tokens in three of four layers, where a configuration does not say otherwise.
+_FOURTH_LAYER_WHOLE = {
+    "sliding_window": 4096,
+    "sliding_window_pattern": 4,
+    "max_position_embeddings": 2048,
+}
+#: Experts from the second layer on, chosen with a correction of their scores.
+_FIRST_LAYER_DENSE = {
+    "first_k_dense_replace": 1,
+    "topk_method": "noaux_tc",
+    "max_position_embeddings": 131072,
+}
 _LLAMA = Family(_dense, _no_window, {"max_position_embeddings": 2048})
 _LFM2 = Family(
     hybrids.lfm2_feed_forward,
@@ -593,6 +622,15 @@ _GEMMA3 = _GEMMA2._replace(
 )
 _DEEPSEEK = Family(_deepseek, _no_window, {"max_position_embeddings": 4096}, latent=True)
 _DEEPSEEK_V3 = _DEEPSEEK._replace(defaults={**_DEEPSEEK.defaults, "topk_method": "noaux_tc"})
+_COHERE = Family(
+    _dense,
+    _no_window,
+    {"use_qk_norm": False, "max_position_embeddings": 8192},
+    tied=True,
+    qk_norm="per_head",
+    norms=1,
+    parallel=lambda _keys: True,
+)
 _DEEPSEEK_V4 = Family(
     hybrids.deepseek_v4_experts,
     _no_window,
@@ -695,6 +733,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             qk_norm="shared",
         ),
         "deepseek_v2": _DEEPSEEK,
+        "mistral4": _DEEPSEEK,
         "deepseek_v3": _DEEPSEEK_V3,
         "kimi_k2": _DEEPSEEK_V3,
         "gpt_oss": Family(
@@ -778,10 +817,103 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "llama4_text": _LLAMA4,
         "granite": _LLAMA._replace(tied=True),
         "olmo2": _LLAMA._replace(qk_norm="per_head"),
+        "olmo3": _LLAMA._replace(
+            window=_window_by_type, qk_norm="per_head", defaults=_FOURTH_LAYER_WHOLE
+        ),
+        "apertus": Family(
+            _ungated, _no_window, {"max_position_embeddings": 65536}, qk_norm="shared"
+        ),
+        "seed_oss": _LLAMA._replace(
+            bias="qkv",
+            defaults={"attention_bias": True, "max_position_embeddings": 524288},
+        ),
+        "glm": _LLAMA._replace(
+            bias="qkv",
+            defaults={"attention_bias": True, "max_position_embeddings": 131072},
+        ),
+        "hunyuan_v1_dense": _LLAMA._replace(qk_norm="shared"),
+        "hy_v3": Family(
+            _deepseek,
+            _no_window,
+            _FIRST_LAYER_DENSE,
+            qk_norm="shared",
+            renamed={"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"},
+        ),
+        "ernie4_5": _LLAMA._replace(
+            tied=True, defaults={"head_dim": 128, "max_position_embeddings": 131072}
+        ),
+        "ernie4_5_moe": Family(
+            _deepseek,
+            _no_window,
+            _FIRST_LAYER_DENSE,
+            tied=True,
+            renamed={
+                "moe_num_experts": "n_routed_experts",
+                "moe_num_shared_experts": "n_shared_experts",
+                "moe_k": "num_experts_per_tok",
+                "moe_layer_start_index": "first_k_dense_replace",
+                "moe_layer_interval": "moe_layer_freq",
+            },
+        ),
+        "exaone": _LLAMA._replace(renamed={"num_layers": "num_hidden_layers"}),
+        "exaone4": _LLAMA._replace(
+            window=_window_by_type, qk_norm="shared", defaults=_FOURTH_LAYER_WHOLE
+        ),
+        "internlm3": _LLAMA._replace(defaults={"head_dim": 128, "max_position_embeddings": 32768}),
+        "gemma": _LLAMA._replace(
+            tied=True, defaults={"head_dim": 256, "max_position_embeddings": 8192}
+        ),
+        "cohere": _COHERE,
+        "cohere2": _COHERE._replace(
+            window=_window_by_type,
+            defaults={
+                **_COHERE.defaults,
+                "sliding_window": 4096,
+                "sliding_window_pattern": 4,
+            },
+        ),
+        "granitemoe": Family(_mixtral, _no_window, {"max_position_embeddings": 2048}),
+        "olmoe": Family(
+            _qwen_moe,
+            _no_window,
+            {"decoder_sparse_step": 1, "max_position_embeddings": 4096},
+            qk_norm="per_head",
+            renamed={"intermediate_size": "moe_intermediate_size"},
+        ),
+        "granitemoehybrid": Family(
+            hybrids.granite_feed_forward,
+            _no_window,
+            {
+                "mamba_expand": 2,
+                "mamba_n_heads": 128,
+                "mamba_d_state": 256,
+                "mamba_n_groups": 1,
+                "mamba_d_conv": 4,
+                "max_position_embeddings": 2048,
+            },
+            mixer=hybrids.granite,
+            layer_list=("layer_types", "layers_block_type"),
+        ),
+        "stablelm": _LLAMA._replace(
+            bias="qkv",
+            qk_norm="per_head",
+            norms_of=_stablelm_norms,
+            extra_parameters=_last_norms_bias,
+            defaults={"use_qk_norm": False, "max_position_embeddings": 4096},
+            parallel=lambda keys: keys.flag("use_parallel_residual"),
+            renamed={"use_qkv_bias": "attention_bias", "qk_layernorm": "use_qk_norm"},
+        ),
         "starcoder2": _PLAIN._replace(window=_window_everywhere, tied=True),
         "gpt_neox": _PLAIN._replace(
             parallel=lambda keys: keys.flag("use_parallel_residual", default=True)
         ),
+        "phi": _PLAIN._replace(
+            norms=2,  # as in GPT-J
+            parallel=lambda _keys: True,
+            defaults={"max_position_embeddings": 2048},
+            extra_parameters=_head_bias,
+        ),
+        "gpt2": _PLAIN._replace(tied=True, extra_parameters=_learned_positions, renamed=_GPT2_KEYS),
         "gpt_bigcode": _PLAIN._replace(
             tied=True,
             defaults={"num_key_value_heads": 1},
@@ -791,7 +923,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "opt": _PLAIN._replace(
             tied=True,
             defaults={"position_offset": 2},
-            extra_parameters=_learned_positions,
+            extra_parameters=_opt_positions,
             renamed={"ffn_dim": "intermediate_size"},
         ),
         "bloom": _PLAIN._replace(

@@ -369,6 +369,45 @@ def nemotron_feed_forward(keys: Keys, layer: int) -> FeedForward | None:
     )
 
 
+# Granite 4: Mamba2 or attention, then experts with a dense part beside them, or that part alone.
+
+
+def granite(keys: Keys, layer: int) -> Mixer:
+    kind = keys.listed("layer_types", layer) or keys.listed("layers_block_type", layer)
+    heads = keys.positive("num_attention_heads")
+    hidden = keys.positive("hidden_size")
+    if kind in ("attention", "full_attention"):
+        return grouped_attention(keys, heads, head_dim=hidden // heads)
+    if kind not in (None, "mamba", "linear_attention"):
+        raise keys.not_modelled(f"has layers of type '{kind}'")
+    mamba_heads = keys.positive("mamba_n_heads")
+    if keys.positive("mamba_expand") * hidden % mamba_heads:
+        raise keys.wrong("'mamba_n_heads' must divide mamba_expand * hidden_size")
+    return StateSpace(
+        heads=mamba_heads,
+        head_dim=keys.positive("mamba_expand") * hidden // mamba_heads,
+        state=keys.positive("mamba_d_state"),
+        groups=keys.positive("mamba_n_groups"),
+        conv_width=keys.positive("mamba_d_conv"),
+        conv_bias=keys.flag("mamba_conv_bias", default=True),
+        bias=keys.flag("mamba_proj_bias"),
+    )
+
+
+def granite_feed_forward(keys: Keys, _layer: int) -> FeedForward:
+    shared = keys.positive("shared_intermediate_size")
+    experts = keys.count("num_local_experts")
+    if not experts:
+        return DenseFeedForward(inner=shared)
+    return routed_experts(
+        keys,
+        experts,
+        keys.positive("num_experts_per_tok"),
+        inner=keys.positive("intermediate_size"),
+        shared_inner=shared,
+    )
+
+
 # Nemotron-NAS: Llama with layers from architecture search, some without attention.
 
 

@@ -60,6 +60,33 @@ class CatalogueModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     also: tuple[str, ...] = ()
 
 
+class CheckpointSampling(msgspec.Struct, frozen=True, kw_only=True):
+    """Sampling parameters of a checkpoint's `generation_config.json`; `None` where it has none.
+
+    Attributes:
+        temperature: Divisor of the logits; 0 for the likeliest token alone.
+        top_k: Number of likeliest tokens that are kept.
+        top_p: Probability that the likeliest tokens kept have together.
+        repetition_penalty: Divisor of the logits of tokens that were there before.
+    """
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+
+    @property
+    def filters(self) -> bool:
+        """Whether only the likeliest tokens are kept."""
+        narrow = (self.top_k or -1) > 0 or (self.top_p is not None and 0 < self.top_p < 1)
+        return narrow and self.temperature != 0
+
+    @property
+    def penalises(self) -> bool:
+        """Whether tokens that were there before are made less likely."""
+        return self.repetition_penalty not in (None, 1.0)
+
+
 def load_shape(model: str | Path, *, catalogue_first: bool = False) -> NetworkShape:
     """Dimensions of a model by folder, hub id or unambiguous short name.
 
@@ -78,6 +105,26 @@ def load_shape(model: str | Path, *, catalogue_first: bool = False) -> NetworkSh
 def load_config(model: str | Path, *, catalogue_first: bool = False) -> JsonObject:
     """Configuration that `load_shape` reads, as a table of keys."""
     return dict(_find(str(model), catalogue_first=catalogue_first)[1])
+
+
+def load_sampling(model: str | Path) -> CheckpointSampling | None:
+    """Sampling that a checkpoint asks for; `None` where its file is not on this machine.
+
+    Read from `generation_config.json` of the model's folder or of the hub's cache.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    folder = _folder(str(model)) or _cached_folder(_catalogue_name(str(model)) or str(model))
+    path = folder / "generation_config.json" if folder else None
+    if path is None or not path.is_file():
+        return None
+    try:
+        return msgspec.convert(_read_json(path), CheckpointSampling)
+    except msgspec.ValidationError as error:
+        raise InputError(
+            f"'{path}' cannot be read: {error}", hint="fetch the model again"
+        ) from error
 
 
 def cached_snapshot(model: str) -> Path | None:
@@ -178,6 +225,7 @@ def _find(model: str, *, catalogue_first: bool) -> tuple[str, Config, str]:
         config = dict(config)
         if sibling.quantization_config:
             config["quantization_config"] = sibling.quantization_config
+            config.pop("expert_dtype", None)  # DeepSeek-V4's own storage of its experts
         if sibling.widened:
             config.pop("quantization_config", None)
         return model, config, f"{source}; read as {sibling.base} by its name"
@@ -204,8 +252,9 @@ def sibling_of(model: str) -> QuantizedCheckpoint | None:
     if base is None or "/" not in model or own or publisher in table["words"]["other_formats"]:
         return None
     stored = [stored_as[word] for word in words if word in stored_as]
-    # `GPTQ-Int8` names the method and the bits.
-    stored = [name for name in stored if name != "gptq_int4"] or stored
+    # `GPTQ-Int8` and `AWQ-4bit` name the method and the bits.
+    for weaker in ("nf4", "gptq_int4") if len(stored) > 1 else ():
+        stored = [name for name in stored if name != weaker] or stored
     widened = stored[-1:] == ["bf16"]
     stored = [table["words"]["own"].get(f"{publisher}/{name}", name) for name in stored]
     config = table["formats"][stored[-1]] if stored and not widened else {}
