@@ -7,6 +7,7 @@ from servetune.store.artifacts import (
     write_pieces,
     write_text,
 )
+from servetune.store.inference_perf import is_report, read_report
 from servetune.store.journal import Journal, journal_records, latest, read_journal, write_record
 from servetune.store.requests import (
     RequestLog,
@@ -40,12 +41,14 @@ __all__ = [
     "TrialConfig",
     "TrialRecord",
     "has_parquet",
+    "is_report",
     "journal_records",
     "latest",
     "now_utc",
     "provenance",
     "read_journal",
     "read_json",
+    "read_report",
     "read_requests",
     "record_from_json",
     "require_regular",
