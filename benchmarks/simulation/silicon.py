@@ -5,7 +5,7 @@
 Every N-th row of `silicon_dev.csv` (all by default) is played request by request: its lengths,
 ten requests per user, all users at once at the start, nothing warm. Each (model, GPU) is left
 out of the fit that prices its steps. Beside the simulator stand the formula of a whole run
-(`closed_loop`) and the steady state without the run's beginning. Needs scipy.
+(`run_formulas`) and the steady state without the run's beginning. Needs scipy.
 """
 
 from __future__ import annotations

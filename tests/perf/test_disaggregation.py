@@ -8,13 +8,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from one_second import OneSecond
 from servetune.engines import check_fits, resolved, settings_of
 from servetune.errors import DoesNotFit, PlanError, UnknownName
 from servetune.hardware import instance, node
 from servetune.metrics.latency import itl_gaps_s
 from servetune.models import load_shape
 from servetune.perf import estimate, performance_at, simulate
-from servetune.perf.roofline import ClosedLoopRun, predict_runs
+from servetune.perf.roofline import PlannedRun, predict_runs
 from servetune.perf.sim import SimulatedRun
 from servetune.perf.sim.disaggregation import CacheTransfer, PrefillPool, cache_transfer_of
 from servetune.perf.sim.prefill_only import PrefillOnlyScheduler
@@ -37,16 +38,6 @@ def run(
     )
     plan = Plan(model="m", **({"max_model_len": 8192} | fields))  # type: ignore[arg-type]
     return simulate(plan, SHAPE, MACHINE, load, transfer=transfer)
-
-
-class OneSecond:
-    """Every step takes one second."""
-
-    def seconds(self, *_: float) -> float:
-        return 1.0
-
-    def decode_run_s(self, _sequences: int, _context: float, steps: int) -> np.ndarray:
-        return np.ones(steps)
 
 
 def config(**fields: object) -> SchedulerConfig:
@@ -237,7 +228,7 @@ def test_who_has_no_words_or_formula_for_it_says_so() -> None:
         performance_at(SHAPE, MACHINE, plan, load, 4)
     with pytest.raises(PlanError, match="no formula"):
         estimate(SHAPE, MACHINE, plan, load)
-    one = ClosedLoopRun(
+    one = PlannedRun(
         shape=SHAPE, node=MACHINE, plan=plan, lengths=load.lengths, concurrency=4, request_count=8
     )
     with pytest.raises(PlanError, match="no formula"):

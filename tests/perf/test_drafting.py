@@ -11,7 +11,7 @@ from servetune.errors import PlanError
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf import estimate, performance_at
-from servetune.perf.roofline import ClosedLoopRun, Step, breakdown, predict_runs, step_law
+from servetune.perf.roofline import PlannedRun, Step, breakdown, predict_runs, step_law
 from servetune.perf.roofline.drafting import tokens_per_step
 from servetune.plan import Plan
 from servetune.workload import LengthLaws, Workload
@@ -111,7 +111,7 @@ def test_the_estimate_says_what_it_assumed():
 
 def test_drafts_shorten_whole_runs_as_they_shorten_the_steady_state():
     def run(plan):
-        return ClosedLoopRun(
+        return PlannedRun(
             shape=SHAPE,
             node=MACHINE,
             plan=plan,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from one_second import OneSecond
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf.sim import simulate
@@ -16,16 +17,6 @@ from servetune.plan import Plan
 from servetune.workload import LengthLaws, Workload
 
 SIZE = 16
-
-
-class OneSecond:
-    def seconds(self, *_: float) -> float:
-        return 1.0
-
-    def decode_run_s(self, _sequences: int, _context: float, steps: int) -> list[float]:
-        import numpy as np
-
-        return np.ones(steps)  # type: ignore[return-value]
 
 
 def scheduler(**fields: Any) -> Scheduler:

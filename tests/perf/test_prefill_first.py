@@ -15,6 +15,7 @@ import itertools
 import numpy as np
 import pytest
 
+from one_second import OneSecond
 from servetune.errors import PlanError, UnknownName
 from servetune.hardware import node
 from servetune.models import load_shape
@@ -35,16 +36,6 @@ from servetune.workload import LengthLaws, Poisson, Workload
 from servetune.workload.request import Request
 
 SHAPE, MACHINE = load_shape("Qwen/Qwen3-8B", catalogue_first=True), node(gpu="H100")
-
-
-class OneSecond:
-    """Every step takes one second."""
-
-    def seconds(self, *_: float) -> float:
-        return 1.0
-
-    def decode_run_s(self, _sequences: int, _context: float, steps: int) -> np.ndarray:
-        return np.ones(steps)
 
 
 def config(variant: SchedulerVariant | None, **fields: object) -> SchedulerConfig:
@@ -114,7 +105,7 @@ def test_every_token_comes_once_in_order_and_all_blocks_come_back(
 ) -> None:
     schedulers: list[Scheduler] = []
 
-    def kept(of: SchedulerConfig, law: object) -> Scheduler:
+    def kept(of: SchedulerConfig, law: object, _: object) -> Scheduler:
         schedulers.append(scheduler_for(of, law))  # type: ignore[arg-type]
         return schedulers[-1]
 

@@ -9,7 +9,7 @@ import pytest
 
 from servetune.errors import PlanError, UnknownName
 from servetune.perf.sim.event_queue import EventQueue
-from servetune.perf.sim.kvcache import PagedCache
+from servetune.perf.sim.kvcache import GrowingSequences, PagedCache
 from servetune.perf.sim.router import Router
 from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.sequence import SchedulerConfig, Sequence
@@ -199,26 +199,25 @@ def test_a_request_that_a_state_leaves_no_room_for_is_refused() -> None:
 
 
 def test_the_cache_counts_growth_like_one_sequence_after_the_other() -> None:
-    cache = PagedCache(capacity_blocks=100, block_tokens=4)
+    cache, growing = PagedCache(capacity_blocks=100, block_tokens=4), GrowingSequences(4)
     lengths = [3, 4, 5, 9, 16]
     for length in lengths:
-        cache.start_growing(length)
+        growing.add(length)
     for first, steps in itertools.product(range(7), range(12)):
         single = sum(
             cache.blocks_for(length + first + steps) - cache.blocks_for(length + first)
             for length in lengths
         )
-        assert cache.growth_blocks(first, steps) == single
+        assert growing.blocks(first, steps) == single
 
 
 def test_steps_that_fit_is_the_last_that_does_not_overflow() -> None:
-    cache = PagedCache(capacity_blocks=10, block_tokens=4)
+    growing = GrowingSequences(4)
     for length in (4, 5, 6):
-        cache.start_growing(length)
-    cache.take(6)
-    fitting = cache.steps_that_fit(0, 100)
-    assert cache.growth_blocks(0, fitting) <= 4 < cache.growth_blocks(0, fitting + 1)
-    assert cache.steps_that_fit(0, 2) == 2
+        growing.add(length)
+    fitting = growing.steps_within(4, 0, 100)
+    assert growing.blocks(0, fitting) <= 4 < growing.blocks(0, fitting + 1)
+    assert growing.steps_within(4, 0, 2) == 2
 
 
 def test_the_agenda_orders_by_time_then_priority_then_entry() -> None:

@@ -13,7 +13,7 @@ from servetune.hardware import node
 from servetune.metrics.latency import itl_gaps_s
 from servetune.models import load_shape
 from servetune.perf import performance_at, simulate
-from servetune.perf.roofline import ClosedLoopRun, predict_runs
+from servetune.perf.roofline import PlannedRun, predict_runs
 from servetune.perf.roofline.drafting import tokens_per_step
 from servetune.perf.sim.sequence import SchedulerConfig, Sequence
 from servetune.perf.sim.simulation import SimulatedRun, run_requests
@@ -108,7 +108,7 @@ def test_the_ledger_says_what_single_steps_do(
     schedulers: list[SpeculativeScheduler] = []
 
     def build(kind: type[SpeculativeScheduler]) -> SimulatedRun:
-        def scheduler_for(of: SchedulerConfig, law: object) -> SpeculativeScheduler:
+        def scheduler_for(of: SchedulerConfig, law: object, _: object) -> SpeculativeScheduler:
             schedulers.append(kind(of, law))  # type: ignore[arg-type]
             return schedulers[-1]
 
@@ -234,7 +234,7 @@ def test_a_closed_loop_agrees_with_the_formulas(users: int, method: str | None) 
     steady = performance_at(SHAPE, MACHINE, plan, load, users)
     assert gap_ms == pytest.approx(steady.itl_ms, rel=0.06)
     assert rate == pytest.approx(steady.output_tokens_per_s, rel=0.06)
-    whole = ClosedLoopRun(
+    whole = PlannedRun(
         shape=SHAPE,
         node=MACHINE,
         plan=plan,

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from one_second import OneSecond
 from servetune.engines import engine, resolved
 from servetune.errors import NotSimulated, PlanError
 from servetune.hardware import node
@@ -23,20 +24,6 @@ from servetune.perf.sim.variants import InterruptingVariant, PrefillFirstVariant
 from servetune.plan import Plan
 from servetune.workload import LengthLaws, Poisson, Workload
 from servetune.workload.request import Request
-
-
-class OneSecond:
-    """Every step takes one second."""
-
-    def seconds(self, *_: float) -> float:
-        return 1.0
-
-    def decode_run_s(self, _sequences: int, _context: float, steps: int) -> np.ndarray:
-        return np.ones(steps)
-
-    def decode_steps_s(self, _sequences: int, contexts: np.ndarray) -> np.ndarray:
-        return np.ones(len(contexts))
-
 
 LAW = OneSecond()
 ONE_PLACE = SchedulerConfig(

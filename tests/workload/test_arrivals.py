@@ -25,6 +25,7 @@ from servetune.workload import (
     Scheduled,
     Sine,
     arrivals_of,
+    workload_from_client_args,
 )
 from servetune.workload.arrivals import LAWS
 
@@ -75,6 +76,23 @@ def test_poisson_gaps_have_the_mean_and_spread_of_an_exponential():
     assert gaps.std() / gaps.mean() == pytest.approx(1.0, rel=0.03)
     # 20,000 gaps: Kolmogorov's distance is below 1.95 / sqrt(n) in 999 of 1,000 samples.
     assert kolmogorov(gaps, lambda t: 1 - np.exp(-4 * t)) < 1.95 / math.sqrt(len(gaps))
+
+
+def test_a_counted_law_needs_no_number_of_requests():
+    args = {"request_rate": 4.0, "arrivals": "kind=poisson,count=60"}
+    assert workload_from_client_args(args).request_count == 60
+    assert workload_from_client_args({**args, "num_prompts": 20}).request_count == 20
+
+
+def test_a_counted_poisson_law_ends_at_its_rate_and_its_gaps_are_exponential():
+    law = Poisson(4.0, count=2_000)
+    due_s = times_s(law)
+    assert len(due_s) == 2_000
+    assert due_s[-1] == pytest.approx(500.0)
+    # A gap's share of the whole is Beta(1, count - 1), whatever the gaps were before.
+    beta = lambda t: 1 - (1 - t / 500) ** 1_999  # noqa: E731
+    assert kolmogorov(np.diff(due_s, prepend=0.0), beta) < 1.95 / math.sqrt(len(due_s))
+    assert [times_s(Poisson(4.0, count=9), seed=seed)[-1] for seed in range(3)] == [2.25] * 3
 
 
 @pytest.mark.parametrize("burstiness", [0.25, 0.5, 1.0, 4.0])
@@ -261,6 +279,7 @@ def test_rates_without_meaning_are_refused(law, rate):
         (lambda: Sine(4.0, 5.0, 60.0), "amplitude_per_s"),
         (lambda: Sine(4.0, 2.0, 0.0), "period_s"),
         (lambda: Sine(4.0, 2.0, 60.0, phase_s=math.nan), "phase_s"),
+        (lambda: Poisson(4.0, count=0), "count must be positive"),
         (lambda: Scheduled((1.0, 0.5)), "never fall"),
         (lambda: Scheduled((-1.0, 0.5)), "never fall"),
         (lambda: Scheduled((0.0,), 0.0), "time_scale"),

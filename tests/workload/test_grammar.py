@@ -22,6 +22,7 @@ WRITTEN = {
     "kind=all_at_once": AllAtOnce(),
     "kind=constant,rate_per_s=4": Constant(4.0),
     "kind=poisson,rate_per_s=0.25": Poisson(0.25),
+    "kind=poisson,rate_per_s=0.25,count=15": Poisson(0.25, 15),
     "kind=gamma,rate_per_s=4,burstiness=0.5": Gamma(4.0, 0.5),
     "kind=mmpp,rates_per_s=[2,40],dwell_s=[30,5]": MarkovBursts((2.0, 40.0), (30.0, 5.0)),
     "kind=piecewise,steps=[[60,2],[30,8.5]],repeat=true": Piecewise(

@@ -8,14 +8,13 @@ from servetune.engines import check_fits, check_parallel, check_starts, engine, 
 from servetune.hardware.device import Node
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
-from servetune.perf.roofline.factors import coefficients_for
+from servetune.perf.roofline.factors import plan_coefficients
 from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.perf.sim.admission import limits_of
 from servetune.perf.sim.disaggregation import PrefillPool, prefill_pool_of
 from servetune.perf.sim.scheduler_config import (
     batch_in_flight,
     check_context_fits,
-    composes_ahead,
     routing_of,
     scheduler_config_of,
 )
@@ -33,7 +32,6 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         plan: Plan with the engine's defaults filled in.
         machine: Name of the machine, for the log.
-        ranks: Data-parallel ranks, in each of the plan's replicas.
         prefill_pool: Replicas that only compute prompts, if there are some.
     """
 
@@ -43,7 +41,6 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     config: SchedulerConfig
     law: StepLaw
     overhead: RequestOverhead
-    ranks: int
     prefill_pool: PrefillPool | None = None
 
     def engine(self) -> LiveEngine:
@@ -53,7 +50,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
             self.law,
             EngineLayout(
                 replicas=self.plan.replicas,
-                ranks=self.ranks,
+                ranks=self.plan.data_parallel,
+                batches=self.plan.pipeline_parallel,
                 routing=routing_of(self.plan),
                 prefill_pool=self.prefill_pool,
                 admission=limits_of(self.plan),
@@ -94,14 +92,15 @@ def service_of(
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
+    behaviour = engine(filled.engine).behaviour
     config = scheduler_config_of(
-        filled, divided, composes_ahead=composes_ahead(filled, node.device)
+        filled, divided, composes_ahead=behaviour.composes_ahead(filled, node.device)
     )
     if capacity_blocks is not None:
         config = msgspec.structs.replace(config, capacity_blocks=capacity_blocks)
     assert filled.max_model_len is not None
     check_context_fits(filled, config)
-    chosen = coefficients_for(node.device, filled.engine)
+    chosen = plan_coefficients(node.device, filled)
     if calibration is not None:
         chosen = calibration.coefficients(chosen)
     return Service(
@@ -121,6 +120,5 @@ def service_of(
         overhead=RequestOverhead(
             request_s=chosen.host.request_s, prompt_token_s=chosen.host.prompt_token_s
         ),
-        ranks=filled.data_parallel * filled.pipeline_parallel,
         prefill_pool=prefill_pool_of(filled, node, divided),
     )

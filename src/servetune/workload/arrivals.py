@@ -86,14 +86,30 @@ class Constant(_SteadyRate, frozen=True, tag="constant"):
 
 
 class Poisson(_SteadyRate, frozen=True, tag="poisson"):
-    """Independent exponential gaps (coefficient of variation 1)."""
+    """Independent exponential gaps (coefficient of variation 1).
+
+    Attributes:
+        count: Number of arrivals, whose gaps are stretched until the last falls at count / rate, as
+            inference-perf does (`loadgen/load_timer.py`); `None` leaves them as drawn, without end.
+    """
+
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.count is not None:
+            _require_positive("count", self.count, "it is the number of arrivals")
 
     @property
     def dispersion(self) -> float:
         return 1.0
 
     def offsets_s(self, rng: np.random.Generator) -> Iterator[float]:
-        """Yield due times in seconds from the start of the run, without end."""
+        """Yield due times in seconds from the start of the run, without end but for `count`."""
+        if self.count is not None:
+            drawn = np.cumsum(rng.exponential(size=self.count))
+            yield from (drawn * (self.count / self.rate_per_s / drawn[-1])).tolist()
+            return
         due_s = 0.0
         while True:
             due_s += float(rng.exponential(1 / self.rate_per_s))

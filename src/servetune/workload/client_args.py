@@ -207,7 +207,8 @@ def load_options(args: ClientArgs) -> LoadOptions:
             values[name] = separated(name, values[name])
     if not {"requests", "duration_s", "until", "workload", "trace"} & values.keys():
         law = str(values.get("arrivals", ""))
-        values["requests"] = None if "scheduled" in law else STUDY_REQUESTS
+        counted = "scheduled" in law or "count=" in law
+        values["requests"] = None if counted else STUDY_REQUESTS
     try:
         return msgspec.convert(
             {name: value for name, value in values.items() if value is not None},

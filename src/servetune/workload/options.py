@@ -13,7 +13,7 @@ import numpy as np
 from servetune.errors import InputError
 from servetune.option import Count, NonNegative, NonNegativeCount, Positive, members, option
 from servetune.workload.apis import APIS
-from servetune.workload.arrivals import AllAtOnce, Arrivals, Scheduled, arrivals_from
+from servetune.workload.arrivals import AllAtOnce, Arrivals, Poisson, Scheduled, arrivals_from
 from servetune.workload.counting import CHAT_APIS
 from servetune.workload.headers import header_of
 from servetune.workload.laws import Always, parse_law
@@ -54,6 +54,24 @@ MOST_FOR_DURATION = 50_000
 
 QUICK_TOKEN_S, QUICK_ANSWER_S = 0.002, 0.02
 """Seconds of a fast server's answer: they decide how many requests a closed loop may need."""
+
+
+SHARED_PREFIX = option(
+    "Tokens at the beginning of each prompt that it shares with others; part of its length.",
+    "--shared-prefix",
+    metavar="TOKENS",
+)
+"""Declaration of the option `--shared-prefix`."""
+
+PREFIXES = option("Number of different shared prefixes.", metavar="COUNT", default="1")
+"""Declaration of the option `--prefixes`."""
+
+DISTINCT_PROMPTS = option(
+    "Number of different prompts, asked again and again in random order.",
+    metavar="COUNT",
+    default="all different",
+)
+"""Declaration of the option `--distinct-prompts`."""
 
 
 class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,26 +148,9 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
             metavar="S",
         ),
     ] = None
-    shared_prefix_tokens: Annotated[
-        Count | None,
-        option(
-            "Tokens at the beginning of each prompt that it shares with others; part of its "
-            "length.",
-            "--shared-prefix",
-            metavar="TOKENS",
-        ),
-    ] = None
-    prefixes: Annotated[
-        Count | None, option("Number of different shared prefixes.", metavar="COUNT", default="1")
-    ] = None
-    distinct_prompts: Annotated[
-        Count | None,
-        option(
-            "Number of different prompts, asked again and again in random order.",
-            metavar="COUNT",
-            default="all different",
-        ),
-    ] = None
+    shared_prefix_tokens: Annotated[Count | None, SHARED_PREFIX] = None
+    prefixes: Annotated[Count | None, PREFIXES] = None
+    distinct_prompts: Annotated[Count | None, DISTINCT_PROMPTS] = None
     adapters: Annotated[
         tuple[str, ...],
         option("LoRA adapters that requests are spread over.", "--lora", metavar="NAME[=WEIGHT]"),
@@ -385,8 +386,9 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
             return self.requests
         users = workload.concurrency or DEFAULT_CONCURRENCY
         if workload.duration_s is None:
-            if isinstance(workload.arrivals, Scheduled):
-                return max(1, len(workload.arrivals.times_s))
+            counted = _counted(workload.arrivals)
+            if counted is not None:
+                return counted
             if workload.until:
                 return MOST_UNTIL
             each_twice = 2 * users if workload.closed_loop and not self.workload else 0
@@ -398,14 +400,25 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
         return max(1000, users, min(MOST_FOR_DURATION, needed))
 
 
+def _counted(arrivals: Arrivals) -> int | None:
+    """Number of arrivals that a law has; `None` for one without end."""
+    match arrivals:
+        case Scheduled():
+            return max(1, len(arrivals.times_s))
+        case Poisson():
+            return arrivals.count
+    return None
+
+
 def _due_within(arrivals: Arrivals, duration_s: float) -> int:
     """Requests that are due within a time, with six standard deviations to spare.
 
     What a law with rare long gaps counts beyond its rate from a start at an arrival is added;
     requests that are due later are not sent.
     """
-    if isinstance(arrivals, Scheduled):
-        return max(1, len(arrivals.times_s))
+    counted = _counted(arrivals)
+    if counted is not None:
+        return counted
     mean = (arrivals.mean_rate_per_s(duration_s) or 0.0) * duration_s
     dispersion = arrivals.dispersion
     surplus = 6 * math.sqrt(mean * max(1.0, dispersion)) + dispersion + 10

@@ -85,6 +85,18 @@ class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise InputError(f"skew is 0 or more, got {self.skew:g}")
 
 
+class SharedPrefix(msgspec.Struct, frozen=True):
+    """Beginnings that prompts have in common.
+
+    Attributes:
+        tokens: Length of each; `None` for whole prompts that are asked again.
+        count: Number of different ones.
+    """
+
+    tokens: float | None
+    count: int
+
+
 class Documents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Retrieved passages in the prompt, from a pool that all requests share.
 
@@ -255,15 +267,30 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         further = (self.sessions, self.prefix, self.documents, self.images, self.dataset)
         return not self.tools and self.distinct is None and not any(further)
 
+    def shared_prefix(self) -> SharedPrefix | None:
+        """What its prompts have in common with each other; none of a data set's.
+
+        A tree of levels counts as so many prefixes as it has paths, all equally frequent.
+        """
+        if self.prefix is None or self.input_tokens is None:
+            return None if self.distinct is None else SharedPrefix(None, self.distinct)
+        levels = self.prefix.levels
+        if levels:
+            tokens = sum(level.tokens for level in levels)
+            return SharedPrefix(tokens, math.prod(level.branches for level in levels))
+        return SharedPrefix((self.prefix.hit_fraction or 0.0) * self._mean(), self.prefix.groups)
+
     def shared_tokens(self) -> float:
         """Mean tokens of a prompt that others begin with, too; none of a data set's."""
-        if self.input_tokens is None or (self.prefix is None and self.distinct is None):
+        shared = self.shared_prefix()
+        if shared is None:
             return 0.0
-        if self.prefix is not None and self.prefix.levels:
-            return float(sum(level.tokens for level in self.prefix.levels))
-        mean = float(self.input_tokens.draw(_LENGTH_SAMPLES, np.random.default_rng(1)).mean())
-        hit = self.prefix.hit_fraction if self.prefix is not None else None
-        return mean * (1.0 if hit is None else hit)
+        return self._mean() if shared.tokens is None else shared.tokens
+
+    def _mean(self) -> float:
+        """Mean tokens of its prompts."""
+        assert self.input_tokens is not None
+        return float(self.input_tokens.draw(_LENGTH_SAMPLES, np.random.default_rng(1)).mean())
 
     @property
     def needs_chat(self) -> bool:

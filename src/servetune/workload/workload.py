@@ -8,7 +8,7 @@ import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ from servetune.workload.counting import CHAT_APIS, Rows, TokenCounter
 from servetune.workload.laws import Law, parse_law
 from servetune.workload.lengths import SHAREGPT, LengthLaws, Lengths, Observed
 from servetune.workload.model_tokenizer import ModelTokenizer, load_model_tokenizer
-from servetune.workload.parts import Adapter, Part
+from servetune.workload.parts import Adapter, Part, SharedPrefix
 from servetune.workload.request import Request
 from servetune.workload.sampler import Draft, sampled
 from servetune.workload.traces import Trace, trace_in
@@ -82,6 +82,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         tokenizer: Folder or file of the tokenizer that counts data sets and chat templates;
             `None` where lengths of words are estimates.
         extra_body: Further members of each request's JSON body, as JSON text.
+        sampling: Way in which tokens are chosen, for predictions: `greedy`, or drawn from the
+            likeliest alone (top-k, top-p), as requests say (`filtered`) or as the checkpoint does
+            where the server reads it (`checkpoint`).
     """
 
     name: str = "random"
@@ -102,6 +105,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ignore_eos: bool = True
     tokenizer: str | None = None
     extra_body: str = ""
+    sampling: Literal["greedy", "filtered", "checkpoint"] = "greedy"
 
     def __post_init__(self) -> None:
         if bool(self.parts) == (self.trace is not None):
@@ -180,6 +184,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Mean tokens of a prompt that others of its kind begin with, too."""
         weights = sum(part.weight for part in self.parts)
         return sum(part.weight * part.shared_tokens() for part in self.parts) / (weights or 1.0)
+
+    def shared_prefix(self) -> SharedPrefix | None:
+        """What prompts have in common, for predictions; `None` for several parts and for turns."""
+        alone = self.parts[0] if len(self.parts) == 1 else None
+        return alone.shared_prefix() if alone and not alone.sessions else None
 
     def longest_tokens(self) -> int:
         """Tokens of prompt and answer of the longest request together."""

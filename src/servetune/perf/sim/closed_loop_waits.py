@@ -7,8 +7,10 @@ from collections.abc import Sequence as Several
 import msgspec
 import numpy as np
 
+from servetune.engines import Memory
 from servetune.perf.roofline.clumps import waiting_prompts
 from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.steady_state import workload_moments
 from servetune.perf.roofline.step import StepLaw
 from servetune.plan import Plan
 from servetune.workload.request import Request
@@ -24,7 +26,7 @@ class ClosedLoopWaits(msgspec.Struct, frozen=True, kw_only=True):
         intake_s: Further wait for each prompt that arrived at the same time before.
         clump_s: Mean wait of every prompt after its user's first, beyond the scheduler's:
             prompts clump, and under a prefill-first engine users stay in step although their
-            answers differ; see `roofline.closed_loop`.
+            answers differ; see `roofline.run_formulas`.
     """
 
     warm_up_s: float = 0.0
@@ -36,6 +38,7 @@ def closed_loop_waits(
     workload: Workload,
     requests: Several[Request],
     plan: Plan,
+    divided: Memory,
     law: StepLaw,
     c: Coefficients,
 ) -> ClosedLoopWaits:
@@ -47,6 +50,11 @@ def closed_loop_waits(
     users = workload.concurrency / (plan.replicas * plan.data_parallel)
     prompts = waiting_prompts(c, users, float(answers.mean()), float(answers.std()))
     pairs = prompt_tokens * (prompt_tokens + 1) / 2
+    if workload.shared_prefix() is not None:  # those ahead find their beginnings, too
+        moments = workload_moments(workload, plan, divided)
+        found = moments.found_fraction(divided.kv_tokens_at(moments.context_tokens))
+        prompt_tokens -= found * moments.shared_tokens
+        pairs -= found * moments.shared_pairs
     return ClosedLoopWaits(
         warm_up_s=0.0 if workload.warmup_count else c.closed_loop.warm_up_s,
         intake_s=c.closed_loop.intake_s,

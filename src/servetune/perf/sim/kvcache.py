@@ -76,6 +76,46 @@ class Holder(Protocol):
     run: BlockRun | None
 
 
+class GrowingSequences:
+    """Sequences of one batch that grow by one token in each of its steps."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self._size = block_tokens
+        # _counts[r]: sequences whose length was r modulo the block when step 0 began.
+        self._counts = [0] * block_tokens
+
+    def add(self, length_at_step_0: int) -> None:
+        """Let a sequence grow from now on."""
+        self._counts[length_at_step_0 % self._size] += 1
+
+    def remove(self, length_at_step_0: int) -> None:
+        self._counts[length_at_step_0 % self._size] -= 1
+
+    def blocks(self, first_step: int, steps: int) -> int:
+        """Blocks that they take in `steps` steps from `first_step` on."""
+        size = self._size
+        if steps == 1:
+            return self._counts[-first_step % size]
+        rounds, rest = divmod(steps, size)
+        blocks = rounds * sum(self._counts) if rounds else 0
+        return blocks + sum(
+            self._counts[-step % size] for step in range(first_step, first_step + rest)
+        )
+
+    def steps_within(self, free_blocks: int, first_step: int, most_steps: int) -> int:
+        """The most of `most_steps` steps whose growth so many blocks can hold."""
+        if self.blocks(first_step, most_steps) <= free_blocks:
+            return most_steps
+        low, high = 0, most_steps  # low fits, high does not
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.blocks(first_step, middle) <= free_blocks:
+                low = middle
+            else:
+                high = middle
+        return low
+
+
 class PagedCache:
     """Blocks of `block_tokens` tokens, `capacity_blocks` of them.
 
@@ -96,8 +136,6 @@ class PagedCache:
         self.state_blocks = state_blocks
         self.free_blocks = capacity_blocks
         self.peak_blocks = 0
-        # _growing[r]: sequences whose length was r modulo the block when step 0 began.
-        self._growing = [0] * block_tokens
         self._prefix_caching = prefix_caching
         self._merges = merges
         self._blank_blocks = capacity_blocks  # free blocks that hold nothing reusable
@@ -152,6 +190,11 @@ class PagedCache:
             holder.known = []
         assert self.free_blocks <= self.capacity_blocks
 
+    def put_back(self, blocks: int) -> None:
+        """Free blocks that were taken and hold nothing yet."""
+        self.free_blocks += blocks
+        self._blank_blocks += blocks
+
     def find(self, holder: Holder, most_blocks: int) -> Hit:
         """The longest head of the sequence that is in the cache, of at most so many blocks."""
         if not self._prefix_caching or not (holder.keys or holder.run):
@@ -194,37 +237,6 @@ class PagedCache:
             block = Block(key)
             known.append(block)
             self._by_key.setdefault(key, []).append(block)  # the oldest is found
-
-    def start_growing(self, length_at_step_0: int) -> None:
-        """A sequence grows by one token per step from now on."""
-        self._growing[length_at_step_0 % self.block_tokens] += 1
-
-    def stop_growing(self, length_at_step_0: int) -> None:
-        self._growing[length_at_step_0 % self.block_tokens] -= 1
-
-    def growth_blocks(self, first_step: int, steps: int) -> int:
-        """Blocks that growing sequences take in `steps` steps from `first_step` on."""
-        size = self.block_tokens
-        if steps == 1:
-            return self._growing[-first_step % size]
-        rounds, rest = divmod(steps, size)
-        blocks = rounds * sum(self._growing) if rounds else 0
-        return blocks + sum(
-            self._growing[-step % size] for step in range(first_step, first_step + rest)
-        )
-
-    def steps_that_fit(self, first_step: int, most_steps: int) -> int:
-        """The most of `most_steps` steps whose growth the free blocks can hold."""
-        if self.growth_blocks(first_step, most_steps) <= self.free_blocks:
-            return most_steps
-        low, high = 0, most_steps  # low fits, high does not
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.growth_blocks(first_step, middle) <= self.free_blocks:
-                low = middle
-            else:
-                high = middle
-        return low
 
     def _shared(self, block: Block) -> Block:
         """Hold a block instead of one's own with the same content, which becomes blank."""

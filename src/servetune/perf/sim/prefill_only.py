@@ -10,6 +10,7 @@ decoded, and for one step there.
 from __future__ import annotations
 
 from servetune.perf.roofline.step import StepLaw
+from servetune.perf.sim.kvcache import PagedCache
 from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.sequence import SchedulerConfig, Sequence
 
@@ -17,8 +18,10 @@ from servetune.perf.sim.sequence import SchedulerConfig, Sequence
 class PrefillOnlyScheduler(Scheduler):
     """Scheduler for answers of one token, whose blocks stay until they are released."""
 
-    def __init__(self, config: SchedulerConfig, law: StepLaw) -> None:
-        super().__init__(config, law)
+    def __init__(
+        self, config: SchedulerConfig, law: StepLaw, cache: PagedCache | None = None
+    ) -> None:
+        super().__init__(config, law, cache)
         self._kept: dict[int, tuple[int, int]] = {}  # tokens and blocks, by index
 
     def keeps(self, sequence: Sequence) -> bool:

@@ -20,6 +20,10 @@ composed when the one before it has ended, as without.
 Between two changes of the batch all running sequences advance together. Such a stretch is
 planned as a whole (`decode_run_s`) and cut short when something arrives, so the work grows
 with the number of requests and not with the number of tokens.
+
+Batches that a pipeline has in flight share one cache. Each has a scheduler, which then takes the
+blocks of a stretch when it is planned, so that no other finds them free: a small part of what is
+free (`_AHEAD`), so that stretches are short where others lack room. What a cut leaves is put back.
 """
 
 from __future__ import annotations
@@ -32,16 +36,36 @@ from collections.abc import Collection
 from collections.abc import Sequence as Several
 
 from servetune.perf.roofline.step import FloatArray, StepLaw
-from servetune.perf.sim.kvcache import Hit, PagedCache, block_keys
+from servetune.perf.sim.kvcache import GrowingSequences, Hit, PagedCache, block_keys
 from servetune.perf.sim.sequence import GeneratedTokens, SchedulerConfig, Sequence
 from servetune.perf.sim.variants import PrefillFirstVariant
 from servetune.perf.sim.waiting_queue import FifoQueue, PriorityQueue, WaitingQueue
+
+#: One in so many free blocks is taken by a stretch at most, after its first step, where others take
+#: blocks of the same cache: the fewer, the fewer sequences lose theirs for blocks not needed yet.
+_AHEAD = 16
+
+
+def cache_of(config: SchedulerConfig) -> PagedCache:
+    """An empty cache for schedulers of these limits."""
+    return PagedCache(
+        config.capacity_blocks,
+        config.block_tokens,
+        config.state_blocks,
+        prefix_caching=config.prefix_caching,
+        merges=isinstance(config.variant, PrefillFirstVariant),
+    )
 
 
 class Scheduler:
     """Continuous batching of one rank, planned in stretches of steps.
 
     The caller alternates `plan` and `commit`; `interrupt` in between reports arrivals.
+
+    Args:
+        config: Limits.
+        law: Step times.
+        cache: Cache that it shares with other schedulers; one of its own if omitted.
 
     Attributes:
         ends_s: End of each committed step.
@@ -52,19 +76,17 @@ class Scheduler:
         cached_prompt_tokens: Tokens among those that the prefix cache had.
     """
 
-    def __init__(self, config: SchedulerConfig, law: StepLaw) -> None:
+    def __init__(
+        self, config: SchedulerConfig, law: StepLaw, cache: PagedCache | None = None
+    ) -> None:
         self.ends_s: list[float] = []
         self.busy_s = 0.0
         self.preemptions = 0
         self.admitted_prompt_tokens = 0
         self.cached_prompt_tokens = 0
-        self.cache = PagedCache(
-            config.capacity_blocks,
-            config.block_tokens,
-            config.state_blocks,
-            prefix_caching=config.prefix_caching,
-            merges=isinstance(config.variant, PrefillFirstVariant),
-        )
+        self.cache = cache or cache_of(config)
+        self._shares_cache = cache is not None
+        self._growing = GrowingSequences(config.block_tokens)
         self._law = law
         self._config = config
         self.tokens_each = 1 + config.draft_tokens
@@ -188,6 +210,10 @@ class Scheduler:
         """Cut the planned stretch as `interrupt` does, even where the batch is full."""
         return self._keep(self._steps_to_keep(now_s))
 
+    def room_came(self) -> None:
+        """Look again at who waits with the next step: another scheduler gave blocks back."""
+        self._queue_stands = False
+
     def _steps_to_keep(self, now_s: float) -> int:
         """Planned steps that have begun, and the one that is composed meanwhile."""
         return bisect_left(self._planned_ends_s, now_s) + 1 + self._config.async_scheduling
@@ -195,13 +221,16 @@ class Scheduler:
     def _keep(self, steps: int) -> bool:
         if steps >= len(self._planned_ends_s):
             return False
+        if self._shares_cache:
+            left_out = len(self._planned_ends_s) - steps
+            self.cache.put_back(self._growth_blocks(len(self.ends_s) + steps, left_out))
         del self._planned_ends_s[steps:]
         return True
 
     def commit(self) -> list[Sequence]:
         """Let the planned steps have happened; the sequences that ended, in order."""
         first, steps = len(self.ends_s), len(self._planned_ends_s)
-        if steps > 1:  # the first step's blocks were taken when it was planned
+        if steps > 1 and not self._shares_cache:  # the first step's were taken when it was planned
             self.cache.take(self._growth_blocks(first + 1, steps - 1))
         self._context_tokens += self._growth_tokens(first, steps)
         self.ends_s += self._planned_ends_s
@@ -474,7 +503,7 @@ class Scheduler:
 
     def _growth_blocks(self, first_step: int, steps: int) -> int:
         """Blocks that decoding sequences take in `steps` steps."""
-        return self.cache.growth_blocks(first_step, steps)
+        return self._growing.blocks(first_step, steps)
 
     def _growth_tokens(self, _first_step: int, steps: int) -> int:
         """Tokens that decoding sequences gain in `steps` steps."""
@@ -482,7 +511,12 @@ class Scheduler:
 
     def _steps_that_fit(self, first_step: int, most_steps: int) -> int:
         """The most of `most_steps` steps whose growth the free blocks can hold."""
-        return self.cache.steps_that_fit(first_step, most_steps)
+        return self._growing.steps_within(self._free_ahead, first_step, most_steps)
+
+    @property
+    def _free_ahead(self) -> int:
+        """Blocks that a stretch may take after its first step."""
+        return self.cache.free_blocks // (_AHEAD if self._shares_cache else 1)
 
     def _decode_durations_s(self, context_tokens: int, steps: int) -> FloatArray:
         """Durations of the next steps, which only decode; shape (steps,)."""
@@ -544,6 +578,8 @@ class Scheduler:
         steps = 1
         if not single:  # the first step's blocks are taken
             steps += self._steps_that_fit(step + 1, self._next_finish() - step)
+        if self._shares_cache and steps > 1:
+            self.cache.take(self._growth_blocks(step + 1, steps - 1))
         context_tokens = self._context_tokens + self._decode_tokens
         if steps == 1:
             return [now_s + self._law.seconds(0, 0.0, 0, decoding, context_tokens)]
@@ -580,7 +616,7 @@ class Scheduler:
         """Let it decode; the first token of this stretch comes at the end of `step`."""
         finish_step = step + sequence.output_tokens - sequence.generated - 1
         self._enter_batch(sequence, step, finish_step, length_at_step_0)
-        self.cache.start_growing(length_at_step_0)
+        self._growing.add(length_at_step_0)
 
     def _enter_batch(
         self, sequence: Sequence, step: int, finish_step: int, length_at_step_0: int
@@ -610,7 +646,7 @@ class Scheduler:
         del self._decoding[sequence.index]
         self._answering.pop(sequence.index, None)
         self._context_tokens -= sequence.length_at_step_0 + next_step
-        self.cache.stop_growing(sequence.length_at_step_0)
+        self._growing.remove(sequence.length_at_step_0)
         if next_step > sequence.first_step:
             sequence.stretches.append((sequence.first_step, next_step))
             sequence.generated += next_step - sequence.first_step

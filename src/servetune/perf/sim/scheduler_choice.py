@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from servetune.engines import ENGINES, engine
 from servetune.errors import NotSimulated, PlanError
 from servetune.perf.roofline.step import StepLaw
+from servetune.perf.sim.kvcache import PagedCache
 from servetune.perf.sim.prefill_first import InterruptingScheduler, PrefillFirstScheduler
 from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.sequence import SchedulerConfig
@@ -31,13 +32,22 @@ def _comparisons() -> Mapping[str, str]:
     return {each.scheduler: each.comparison for each in behaviours if each.comparison}
 
 
-def scheduler_for(config: SchedulerConfig, law: StepLaw) -> Scheduler:
-    """A scheduler under these config, with nothing to do."""
+def scheduler_for(
+    config: SchedulerConfig, law: StepLaw, cache: PagedCache | None = None
+) -> Scheduler:
+    """A scheduler under these config, with nothing to do.
+
+    Args:
+        config: Limits.
+        law: Step times.
+        cache: Cache that it shares with others, where it is of no variant.
+    """
     if isinstance(config.variant, PrefillFirstVariant):
         return PrefillFirstScheduler(config, law)
     if isinstance(config.variant, InterruptingVariant):
         return InterruptingScheduler(config, law)
-    return SpeculativeScheduler(config, law) if config.draft_tokens else Scheduler(config, law)
+    kind = SpeculativeScheduler if config.draft_tokens else Scheduler
+    return kind(config, law, cache)
 
 
 def variant_of(plan: Plan, *, ignore_eos: bool = False) -> SchedulerVariant | None:

@@ -6,9 +6,8 @@ import math
 
 import msgspec
 
-from servetune.engines import DEFAULT_ENGINE, Memory, engine
+from servetune.engines import DEFAULT_ENGINE, Memory, caches_prefixes, engine
 from servetune.errors import NotSimulated, PlanError, UnknownName
-from servetune.hardware.device import Device
 from servetune.perf.roofline.drafting import acceptance_of, drafts_on_device
 from servetune.perf.sim.router import Routing
 from servetune.perf.sim.scheduler_choice import variant_of
@@ -92,10 +91,7 @@ def scheduler_config_of(
         or divided.kv_tokens_per_engine // plan.block_tokens,
         chunked_prefill=bool(plan.chunked_prefill),
         state_blocks=state_blocks,
-        # A block of tokens does not bring back the state after them.
-        prefix_caching=bool(plan.prefix_caching)
-        and not state_blocks
-        and further.get("disable_radix_cache") is not True,
+        prefix_caching=caches_prefixes(plan, divided),
         policy=policy,
         async_scheduling=composes_ahead if ahead is None else ahead is True,
         draft_tokens=plan.draft_tokens or 0,
@@ -109,31 +105,22 @@ def scheduler_config_of(
 def batch_in_flight(config: SchedulerConfig, plan: Plan) -> SchedulerConfig:
     """Limits of one of the batches that a pipeline has in flight, one for each stage.
 
-    Sequences stay in their batch, which passes all stages before its next step: batches share
-    places and cache, so each is scheduled like a rank of its own with its part of them. The
-    longest sequence fits in any.
+    Sequences stay in their batch, which passes all stages before its next step: each batch is
+    scheduled like a rank of its own with its part of the places. The cache is that of all, but for
+    variants, whose batches have parts of it (`EngineLayout.batches`); the longest sequence fits in
+    any.
     """
     stages = plan.pipeline_parallel
     if stages == 1:
         return config
+    config = msgspec.structs.replace(config, max_num_seqs=math.ceil(config.max_num_seqs / stages))
+    if config.variant is None:
+        return config
     longest_blocks = math.ceil((plan.max_model_len or 0) / config.block_tokens)
     least = min(config.capacity_blocks, longest_blocks + config.state_blocks)
     return msgspec.structs.replace(
-        config,
-        max_num_seqs=math.ceil(config.max_num_seqs / stages),
-        capacity_blocks=max(config.capacity_blocks // stages, least),
+        config, capacity_blocks=max(config.capacity_blocks // stages, least)
     )
-
-
-def composes_ahead(plan: Plan, device: Device) -> bool:
-    """Whether the engine composes steps ahead where nobody says.
-
-    Not on CPUs, nor with pipeline parallelism. It would with drafts of a layer of their own, but
-    those are simulated with steps composed one after another.
-    """
-    if not engine(plan.engine).behaviour.composes_ahead or device.architecture == "cpu":
-        return False
-    return plan.pipeline_parallel == 1 and not plan.draft_tokens and not plan.prefill_replicas
 
 
 def routing_of(plan: Plan) -> Routing:
@@ -190,6 +177,8 @@ def check_context_fits(plan: Plan, config: SchedulerConfig) -> None:
 
 def without_effect(plan: Plan) -> tuple[str, ...]:
     """Names of a plan's further settings that no scheduler of the simulator reads."""
-    limits = {each.setting for each in engine(plan.engine).behaviour.admission}
-    read = _READ_SETTINGS | limits
+    behaviour = engine(plan.engine).behaviour
+    read = _READ_SETTINGS | {each.setting for each in behaviour.admission}
+    front = behaviour.front_end
+    read |= {front.processes, front.interval, behaviour.sampling.setting}
     return tuple(name for name, _ in plan.extra if name.lstrip("-").replace("-", "_") not in read)

@@ -22,9 +22,10 @@ from servetune.perf.roofline.step import StepLaw
 from servetune.perf.sim.admission import Admission, Limit
 from servetune.perf.sim.disaggregation import PrefillPool
 from servetune.perf.sim.event_queue import EventQueue
+from servetune.perf.sim.kvcache import PagedCache
 from servetune.perf.sim.prefill_only import PrefillOnlyScheduler
 from servetune.perf.sim.router import Router, Routing
-from servetune.perf.sim.scheduler import Scheduler
+from servetune.perf.sim.scheduler import Scheduler, cache_of
 from servetune.perf.sim.scheduler_choice import scheduler_for
 from servetune.perf.sim.sequence import SchedulerConfig, Sequence
 from servetune.workload.request import Piece
@@ -42,6 +43,7 @@ class EngineLayout(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         replicas: Copies, which take turns.
         ranks: Data-parallel ranks in each copy, and in each copy of the prefill pool.
+        batches: Batches that each rank's pipeline has in flight, each with a scheduler.
         routing: Choice among the ranks of a copy.
         prefill_pool: Copies that compute prompts for these, which then only decode; `None` if
             each computes its own.
@@ -50,6 +52,7 @@ class EngineLayout(msgspec.Struct, frozen=True, kw_only=True):
 
     replicas: int = 1
     ranks: int = 1
+    batches: int = 1
     routing: Routing = "cache_pressure"
     prefill_pool: PrefillPool | None = None
     admission: tuple[Limit, ...] = ()
@@ -102,11 +105,13 @@ class Rank(ABC):
 
     Attributes:
         admission: Requests of its copy, and their limits.
+        siblings: Ranks that share its cache.
     """
 
     def __init__(self, scheduler: Scheduler, events: EventQueue[Action]) -> None:
         self.scheduler = scheduler
         self.admission = Admission(())
+        self.siblings: Several[Rank] = ()
         self.transfer_free_s = 0.0  # when its last cache transfer ends
         self._events = events
         self._aborted: list[Sequence] = []  # leave with the step that has begun
@@ -134,9 +139,11 @@ class Rank(ABC):
             Whether it is out; otherwise the next `let_aborted_go` takes it out.
         """
         self.admission.leave(sequence)
+        free_blocks = self.scheduler.cache.free_blocks
         out = self.scheduler.abort(sequence)
         if not out:
             self._aborted.append(sequence)
+        self.offer_room(free_blocks, now_s)
         if self.scheduler.cut_short(now_s):  # what waits may have room now
             self.await_end()
         return out
@@ -163,15 +170,49 @@ class Rank(ABC):
             self._events.enter(end_s, STEP, partial(self._step, end_s))
 
     def _step(self, awaited_s: float, now_s: float) -> None:
-        end_s = self.next_end_s
+        end_s, free_blocks = self.next_end_s, self.scheduler.cache.free_blocks
         if end_s is None:
             self.scheduler.plan(now_s)
             self.await_end()
         elif end_s == awaited_s:  # else the stretch was cut, and this was its former end
             self.reached(now_s)
+        if self.siblings:
+            self.offer_room(free_blocks, now_s)
+
+    def offer_room(self, free_blocks: int, now_s: float) -> None:
+        """Let those who wait for the same cache look again, if more of it is free than was."""
+        if self.scheduler.cache.free_blocks <= free_blocks:
+            return
+        for rank in self.siblings:
+            if not rank.scheduler.waiting:
+                continue
+            rank.scheduler.room_came()
+            if rank.scheduler.planned_end_s is None:
+                rank.wake(now_s)
+            elif rank.scheduler.cut_short(now_s):
+                rank.await_end()
 
 
 RankT = TypeVar("RankT", bound=Rank)
+
+
+def _in_flight(
+    count: int, config: SchedulerConfig, new: Callable[[PagedCache | None], RankT]
+) -> list[RankT]:
+    """Ranks for the batches that a pipeline has in flight.
+
+    They share a cache: vLLM composes them with one scheduler, as disjoint parts of what runs
+    (`EngineCore.step_with_batch_queue`; vllm-project/vllm pull request 13064, 2025). Not so those
+    of variants, whose prompts that are cut never give blocks back and would wait for each other's;
+    each has a part of the cache (`batch_in_flight`).
+    """
+    if count == 1 or config.variant is not None:
+        return [new(None) for _ in range(count)]
+    cache = cache_of(config)
+    ranks = [new(cache) for _ in range(count)]
+    for rank in ranks:
+        rank.siblings = [other for other in ranks if other is not rank]
+    return ranks
 
 
 class ServingCore(ABC, Generic[RankT]):
@@ -192,14 +233,26 @@ class ServingCore(ABC, Generic[RankT]):
         self.events: EventQueue[Action] = EventQueue()
         pool = layout.prefill_pool
         alone = msgspec.structs.replace(config, draft_tokens=0, lookahead_tokens=0)
+
+        def answering(cache: PagedCache | None) -> RankT:
+            return self._new_rank(scheduler_for(config, law, cache))
+
+        def prefilling(cache: PagedCache | None) -> RankT:
+            return self._new_prefill_rank(PrefillOnlyScheduler(alone, law, cache))
+
         groups = [
-            [self._new_rank(scheduler_for(config, law)) for _ in range(layout.ranks)]
+            [
+                rank
+                for _ in range(layout.ranks)
+                for rank in _in_flight(layout.batches, config, answering)
+            ]
             for _ in range(layout.replicas)
         ]
         self.ranks = [rank for group in groups for rank in group]
         self.prefill_ranks = [
-            self._new_prefill_rank(PrefillOnlyScheduler(alone, law))
+            rank
             for _ in range(layout.ranks * pool.replicas if pool else 0)
+            for rank in _in_flight(layout.batches, alone, prefilling)
         ]
         for group in groups:
             admission = Admission(layout.admission)
@@ -265,9 +318,11 @@ class ServingCore(ABC, Generic[RankT]):
         assert rank is not None
         assert sequence is not None
         assert isinstance(rank.scheduler, PrefillOnlyScheduler)
+        free_blocks = rank.scheduler.cache.free_blocks
         rank.scheduler.release(sequence)
         if rank.scheduler.planned_end_s is None:  # it may have waited for these blocks
             rank.wake(now_s)
+        rank.offer_room(free_blocks, now_s)
         if not request.cancelled:
             self._decode(request, now_s, brought_tokens=request.prompt_tokens - 1)
 

@@ -16,9 +16,9 @@ from servetune.hardware.device import Node
 from servetune.metrics.record import Outcome, Record
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
-from servetune.perf.roofline.closed_loop_runs import ClosedLoopRun, predict_runs
 from servetune.perf.roofline.coefficients import Coefficients
-from servetune.perf.roofline.factors import coefficients_for
+from servetune.perf.roofline.factors import run_coefficients
+from servetune.perf.roofline.planned_runs import PlannedRun, predict_runs
 from servetune.perf.roofline.similarity import run_features
 from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.perf.sim.admission import Limit, limits_of
@@ -30,7 +30,6 @@ from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.scheduler_config import (
     batch_in_flight,
     check_context_fits,
-    composes_ahead,
     routing_of,
     scheduler_config_of,
 )
@@ -125,6 +124,7 @@ def simulate(
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
+    behaviour = engine(filled.engine).behaviour
     config = scheduler_config_of(
         filled,
         divided,
@@ -132,15 +132,15 @@ def simulate(
         ignore_eos=workload.ignore_eos,
         # `ClosedLoopWaits` was fitted to engines that compose ahead, by a formula without such a
         # step: in closed loops it would count twice.
-        composes_ahead=composes_ahead(filled, node.device) and not workload.closed_loop,
+        composes_ahead=behaviour.composes_ahead(filled, node.device) and not workload.closed_loop,
     )
-    if engine(filled.engine).behaviour.must_hold_longest:
+    if behaviour.must_hold_longest:
         check_context_fits(filled, config)
     prefill_pool = prefill_pool_of(filled, node, divided, transfer)
     requests = workload.requests()
     for request in requests:
         _check_context(request, filled)
-    chosen = coefficients or coefficients_for(node.device, filled.engine)
+    chosen = coefficients or run_coefficients(node.device, filled, shape, workload)
     if calibration is not None:
         closed = workload.concurrency if workload.closed_loop else None
         users = closed or _in_flight(requests, workload, filled, shape, node)
@@ -151,19 +151,23 @@ def simulate(
         (calibration,) = calibration.at(here)
         chosen = calibration.coefficients(chosen)
     law = step_law(filled, shape, node, chosen)
+    if workload.closed_loop and workload.concurrency is not None:
+        copies = filled.replicas * filled.data_parallel
+        law = law.with_batches(workload.concurrency / copies)
     load = ClientLoad(
         closed_loop=workload.closed_loop,
         max_concurrency=workload.concurrency,
         overhead=RequestOverhead(
             request_s=chosen.host.request_s, prompt_token_s=chosen.host.prompt_token_s
         ),
-        waits=closed_loop_waits(workload, requests, filled, law, chosen),
+        waits=closed_loop_waits(workload, requests, filled, divided, law, chosen),
         stop_s=workload.duration_s,
         options=options or RunOptions(),
     )
     layout = EngineLayout(
         replicas=filled.replicas,
-        ranks=filled.data_parallel * filled.pipeline_parallel,
+        ranks=filled.data_parallel,
+        batches=filled.pipeline_parallel,
         routing=routing_of(filled),
         prefill_pool=prefill_pool,
         admission=limits_of(filled),
@@ -183,7 +187,7 @@ def _in_flight(
     """Requests in flight of an open loop, on average, by formula: rate times time of each."""
     lasted_s = requests[-1].due_s - requests[0].due_s
     rate = (len(requests) - 1) / lasted_s if lasted_s > 0 else float(len(requests))
-    run = ClosedLoopRun(
+    run = PlannedRun(
         shape=shape,
         node=node,
         plan=plan,

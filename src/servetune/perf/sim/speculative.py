@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 from servetune.perf.roofline.step import FloatArray, StepLaw
+from servetune.perf.sim.kvcache import PagedCache
 from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.sequence import GeneratedTokens, SchedulerConfig, Sequence
 
@@ -102,8 +103,10 @@ class _Ledger:
 class SpeculativeScheduler(Scheduler):
     """Scheduler where every decoding sequence has `config.draft_tokens` drafts."""
 
-    def __init__(self, config: SchedulerConfig, law: StepLaw) -> None:
-        super().__init__(config, law)
+    def __init__(
+        self, config: SchedulerConfig, law: StepLaw, cache: PagedCache | None = None
+    ) -> None:
+        super().__init__(config, law, cache)
         assert config.draft_tokens
         assert config.policy == "fcfs"
         assert not config.async_scheduling
@@ -211,7 +214,7 @@ class SpeculativeScheduler(Scheduler):
 
     def _steps_that_fit(self, first_step: int, most_steps: int) -> int:
         taken = np.cumsum(self._ledger.blocks[first_step : first_step + most_steps])
-        return int(np.searchsorted(taken, self.cache.free_blocks, side="right"))
+        return int(np.searchsorted(taken, self._free_ahead, side="right"))
 
     def _decode_durations_s(self, context_tokens: int, steps: int) -> FloatArray:
         first = len(self.ends_s)
