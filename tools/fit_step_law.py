@@ -16,8 +16,9 @@ The fit minimises, over all factors together,
 where a run's own time is the time per token, or that of a whole static batch, or one over its
 rate, whichever was measured first; rows of one (source, model, GPU, engine, precision) count as at
 most `ROWS_PER_GROUP` independent ones: they are correlated, and a group measured 177 times must not
-outvote one measured 15 times. What is found is then taken back towards the operator
-tables (`KEPT`). Standard deviations come from the Jacobian at the optimum.
+outvote one measured 15 times. Standard deviations come from the Jacobian at the optimum. What is
+fitted, and what is not, is in `perf.roofline.factors`: silicon without operator tables, and ports
+of an engine to it.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ sys.path.insert(0, str(ROOT / "benchmarks" / "prediction"))
 
 from measured import Measured, loops_of, read  # noqa: E402
 
-from servetune.perf.roofline.closed_loop import ClosedLoops  # noqa: E402
 from servetune.perf.roofline.factors import KNOBS, Factor, scopes_of  # noqa: E402
+from servetune.perf.roofline.run_formulas import RunFormulas  # noqa: E402
 from servetune.perf.roofline.step_laws import columns_of  # noqa: E402
 from servetune.perf.roofline.tables import table_for  # noqa: E402
 
@@ -51,15 +52,6 @@ TTFT_WEIGHT = 0.6
 ROWS_PER_GROUP = 6
 #: Groups of one source that count as independent: its machines, client and date are one.
 GROUPS_PER_SOURCE = 40
-#: Share of every fitted value that is kept. Rows of one (model, GPU) err together, so a fit that
-#: counts them one by one believes too much. With the factors of 2026-11-21 and fewer data, groups
-#: left out were best by 0.8 and by less than a tenth of a point worse at 0.7, which was taken as
-#: silicon and sources are farther apart now; it was not measured again.
-KEPT = 0.7
-#: That of factors of one release on one vendor's silicon (`port`), which predict nothing else: all
-#: of what was found is better for pairs left out (10.3 / 16.1 and 9.4 / 14.9% per token, all rows).
-#: For past releases it is not: with it, sources left out go from 17.8 / 31.9 to 18.6 / 45.0%.
-KEPT_OF_PORTS = 1.0
 #: Smallest factor, as a logarithm, that is worth its line.
 LEAST = 0.01
 _TURN = 1e-3
@@ -76,7 +68,7 @@ class Problem:
         ttft_s: Measured time to the first token; NaN where there is none.
     """
 
-    def __init__(self, rows: Sequence[Measured], loops: ClosedLoops | None = None) -> None:
+    def __init__(self, rows: Sequence[Measured], loops: RunFormulas | None = None) -> None:
         self.rows = list(rows)
         self.loops = loops or loops_of(rows)
         places = [(row.node.device, row.engine, row.version) for row in rows]
@@ -88,8 +80,8 @@ class Problem:
         ]
         self.prior_sd = np.array([KNOBS[name].sd(scope) for name, scope in self.scopes])
         met = {scope: np.array([scope in each for each in scopes_of_row], float) for scope in known}
-        self._masks = np.stack([met[scope] for _, scope in self.scopes])
-        self._knob_of = np.array([list(KNOBS).index(name) for name, _ in self.scopes])
+        self._masks = np.reshape([met[scope] for _, scope in self.scopes], (-1, len(self.rows)))
+        self._knob_of = np.array([list(KNOBS).index(name) for name, _ in self.scopes], int)
         self.ttft_ms = np.array([row.ttft_ms for row in rows])
         self.tpot_ms = np.array([row.tpot_ms for row in rows])
         e2e_ms = np.array([row.e2e_ms for row in rows])
@@ -188,7 +180,12 @@ class Problem:
 def fitted(
     problem: Problem, counted: np.ndarray | None = None, start: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Values of the factors and their standard deviations, from the counted rows."""
+    """Values of the factors and their standard deviations, from the counted rows.
+
+    Both are empty where all silicon has operator tables: nothing is fitted there.
+    """
+    if not problem.scopes:
+        return np.zeros(0), np.zeros(0)
     from scipy.optimize import least_squares
 
     counted = np.ones(len(problem.rows), dtype=bool) if counted is None else counted
@@ -203,9 +200,7 @@ def fitted(
         xtol=1e-3,
     )
     covariance = np.linalg.inv(found.jac.T @ found.jac)
-    ports = [scope.startswith("port:") for _, scope in problem.scopes]
-    kept = np.where(ports, KEPT_OF_PORTS, KEPT)
-    return kept * found.x, np.sqrt(np.diag(covariance))
+    return found.x, np.sqrt(np.diag(covariance))
 
 
 def _soft(scaled: np.ndarray) -> np.ndarray:

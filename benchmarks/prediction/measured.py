@@ -23,8 +23,9 @@ from servetune.engines import resolved
 from servetune.errors import ServetuneError
 from servetune.hardware import Node
 from servetune.models import ExpertFeedForward, NetworkShape
-from servetune.perf.roofline.closed_loop import ClosedLoops
-from servetune.perf.roofline.closed_loop_runs import ClosedLoopRun, closed_loops
+from servetune.perf.roofline.collectives import link_doubt
+from servetune.perf.roofline.planned_runs import PlannedRun, run_formulas
+from servetune.perf.roofline.run_formulas import RunFormulas
 from servetune.perf.roofline.similarity import RunFeatures
 from servetune.plan import Plan
 from servetune.prediction.inferencemax import unstated_settings
@@ -63,7 +64,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     gpu: str
     precision: str
-    run: ClosedLoopRun
+    run: PlannedRun
     kv_tokens: float
     misfit: str | None
     ttft_ms: float
@@ -135,6 +136,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
             concurrency=self.concurrency,
             input_tokens=self.nominal_lengths[0],
             output_tokens=self.nominal_lengths[1],
+            link_doubt=link_doubt(self.node.link, self.run.plan.tensor_parallel),
         )
 
     @property
@@ -153,7 +155,7 @@ def read(data: Path, sources: Iterable[str] = ()) -> tuple[list[Measured], dict[
     files = [data / f"{SILICON}.csv", *sorted((data / "measured").glob("*.csv"))]
     wanted = set(sources) or {path.stem for path in files}
     models = RowModels(data / "model_configs")
-    kept: list[tuple[str, Mapping[str, str], ClosedLoopRun]] = []
+    kept: list[tuple[str, Mapping[str, str], PlannedRun]] = []
     refused: collections.Counter[str] = collections.Counter()
     for path in files:
         if path.stem not in wanted:
@@ -172,7 +174,7 @@ def read(data: Path, sources: Iterable[str] = ()) -> tuple[list[Measured], dict[
                 kept.append((path.stem, row, run_of(stated(row), models.shape, convention)))
             except ServetuneError as error:
                 refused[f"{path.stem}: {error.message[:80]}"] += 1
-    loops, misfits = closed_loops([run for *_, run in kept])
+    loops, misfits = run_formulas([run for *_, run in kept])
     found = [
         Measured(
             id=row["id"],
@@ -206,9 +208,9 @@ def stated(row: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def loops_of(rows: Iterable[Measured]) -> ClosedLoops:
+def loops_of(rows: Iterable[Measured]) -> RunFormulas:
     """The rows' runs side by side."""
-    return closed_loops([row.run for row in rows])[0]
+    return run_formulas([row.run for row in rows])[0]
 
 
 def _time(row: Mapping[str, str], name: str) -> float:

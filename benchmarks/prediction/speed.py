@@ -11,7 +11,7 @@ import time
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf import Anchor, calibrated, run_features
-from servetune.perf.roofline import ClosedLoopRun, predict_runs
+from servetune.perf.roofline import PlannedRun, predict_runs
 from servetune.perf.sweep import plans_of, sweep
 from servetune.plan import Plan
 from servetune.workload import LengthLaws, Workload
@@ -46,7 +46,7 @@ def main() -> int:
         swept = sum(1 for _ in sweep(plans, shape, machine, workload, calibration=told))
         say("the same, corrected by two runs", swept, time.process_time() - started_s)
         runs = [
-            ClosedLoopRun(
+            PlannedRun(
                 shape=shape,
                 node=machine,
                 plan=Plan(model=model, tensor_parallel=count, max_num_seqs=users),

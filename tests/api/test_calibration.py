@@ -284,6 +284,84 @@ def test_trials_of_an_open_loop_are_anchors_at_their_own_number_in_flight(run, t
     assert closed["anchor"]["place"]["concurrency"] == 64
 
 
+def client_report(folder, *users, tpot_s=0.012):
+    """Reports of concurrent stages as inference-perf writes them (its reportgen/base.py)."""
+    folder.mkdir()
+    for number, each in enumerate(users):
+        latency = {"request_latency": 0.1 + 49 * tpot_s, "time_to_first_token": 0.1}
+        latency |= dict.fromkeys(("time_per_output_token", "inter_token_latency"), tpot_s)
+        rate = each / latency["request_latency"]
+        report = {
+            "load_summary": {"count": 10 * each, "requested_rate": 10 * each, "concurrency": each},
+            "successes": {
+                "count": 10 * each,
+                "latency": {name: {"mean": mean, "p99": mean} for name, mean in latency.items()},
+                "throughput": {
+                    "requests_per_sec": rate,
+                    "output_tokens_per_sec": 50 * rate,
+                    "input_tokens_per_sec": 200 * rate,
+                },
+                "prompt_len": {"mean": 200.0, "min": 200.0, "max": 200.0},
+                "output_len": {"mean": 50.0, "min": 50.0, "max": 50.0},
+            },
+            "failures": {"count": 0},
+        }
+        (folder / f"stage_{number}_lifecycle_metrics.json").write_text(json.dumps(report))
+    return folder
+
+
+def test_the_stages_of_a_load_clients_report_are_anchors(run, tmp_path):
+    path = client_report(tmp_path / "reports-1", 4, 16)
+    server = ("--server-args", "tensor_parallel_size=4")
+    done = run("calibrate", path, *ON_L4, *server, "--json")
+    assert done.returncode == 0, done.stderr
+    kept = json.loads(done.stdout)
+    assert kept["name"] == "reports-1"
+    assert [(one["plan"], one["concurrency"]) for one in kept["anchors"]] == [
+        ("TP4", 4),
+        ("TP4", 16),
+    ]
+    assert kept["anchors"][0]["anchor"]["measured_tpot_ms"] == pytest.approx(12)
+    alone = run("calibrate", path, *ON_L4, "--json")
+    assert {one["plan"] for one in json.loads(alone.stdout)["anchors"]} == {"TP1"}
+    assert "how the server was started" in alone.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ((), "do not name their model"),
+        (("--model", "Qwen/Qwen3-4B"), "do not name their machine"),
+        ((*ON_L4, "--server-args", "max_num_seqs=[8,16]"), "has several values"),
+    ],
+)
+def test_what_a_report_does_not_say_is_asked_for(run, tmp_path, given, says):
+    done = run("calibrate", client_report(tmp_path / "reports-1", 4), *given)
+    assert done.returncode == 2
+    *_, error, hint = done.stderr.splitlines()
+    assert says in error
+    assert hint.startswith("hint: ")
+
+
+def test_a_load_clients_report_has_a_page(run, tmp_path):
+    path = client_report(tmp_path / "reports-1", 4)
+    done = run("report", path)
+    assert done.returncode == 0, done.stderr
+    assert (path / "report.html").is_file()
+    assert run("calibrate", path, *ON_L4).returncode == 0  # whose own files are still all of it
+
+
+def test_a_report_without_times_per_token_is_no_anchor(run, tmp_path):
+    path = client_report(tmp_path / "reports-1", 4)
+    file = path / "stage_0_lifecycle_metrics.json"
+    content = json.loads(file.read_text())
+    content["successes"]["latency"]["time_per_output_token"] = None
+    file.write_text(json.dumps(content))
+    done = run("calibrate", path, *ON_L4)
+    assert done.returncode == 2
+    assert "with a mean time per output token" in done.stderr
+
+
 def suggested(run, *arguments):
     done = run("calibrate", "--suggest", *arguments, "--json")
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ import pytest
 
 import servetune as st
 from servetune.errors import InputError
+from servetune.models import load_config
 
 ON_H100 = ("estimate", "--model", "Qwen/Qwen3-8B", "--gpu", "H100")
 INSTALLED = importlib.util.find_spec("aiconfigurator") is not None
@@ -318,3 +319,109 @@ def test_a_rate_is_shown_with_the_users_it_keeps_in_flight() -> None:
         st.estimate(**asked, rate=5, concurrency=3)
     with pytest.raises(InputError, match="no effect on a sweep"):
         st.estimate(**asked, rate=5, sweep=True)
+
+
+def test_shared_prompts_are_named_and_cost_less() -> None:
+    asked = {"model": "Qwen/Qwen3-8B", "gpu": "H100", "num_gpus": 1, "concurrency": 32}
+    alone = st.estimate(**asked, input_tokens=1024)
+    within = st.estimate(**asked, input_tokens=1024, shared_prefix_tokens=768, prefixes=3)
+    before = st.estimate(**asked, input_tokens=256, prefix_tokens=768, prefixes=3)
+    again = st.estimate(**asked, input_tokens=1024, distinct_prompts=40)
+    assert within.curve == before.curve
+    assert "1024 in, 512 out tokens, one of 3 prefixes of 768 tokens" in str(before)
+    assert "40 different prompts" in str(again)
+    assert "prefix cache          has 75% of the prompts' tokens" in str(within)
+    fractions = [found.to_json()["chosen"].answer.cached_fraction for found in (within, alone)]
+    assert fractions == [0.75, 0.0]
+    limits = [found.chosen.answer.limits for found in (alone, within, again)]
+    assert limits[1].memory > 1.5 * limits[0].memory
+    assert limits[2].prefill > limits[1].prefill > limits[0].prefill
+    for found, words in ((within, "random_prefix_len=768;num_prefixes=3"), (again, "prompts=40")):
+        assert all(words in command for command in found.tune_commands.values())
+    swept = st.estimate(**{**asked, "concurrency": None}, shared_prefix_tokens=768, sweep=True)
+    plain = st.estimate(**{**asked, "concurrency": None}, sweep=True)
+    rates = [found.ranked[0].swept.point.output_tokens_per_s for found in (swept, plain)]
+    assert rates[0] > 1.1 * rates[1]
+    rated = st.estimate(**{**asked, "concurrency": None}, shared_prefix_tokens=768, rate=5)
+    assert rated.chosen.answer.cached_fraction == 0.75
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--prefixes", "3"), "no meaning without --shared-prefix"),
+        (("--shared-prefix", "2000"), "no room for a shared prefix"),
+        (("--shared-prefix", "9", "--prefix-len", "9"), "give one of the two"),
+        (("--shared-prefix", "9", "--distinct-prompts", "9"), "contradict each other"),
+        (("--dataset", "sharegpt", "--distinct-prompts", "9"), "sharegpt has prompts of its own"),
+        (("--estimator", "both", "--prefix-len", "9"), "prompts that share nothing"),
+    ],
+)
+def test_shared_prompts_that_cannot_be_are_one_clear_line(servetune, arguments, says):
+    done = servetune(*ON_H100, *arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
+def test_every_form_of_an_estimate_names_the_release(servetune) -> None:
+    for form in (ON_H100[3:], (*ON_H100[3:], "--sweep"), ("--gpu", "all")):
+        done = servetune(*ON_H100[:3], *form, "--engine-version", "0.33.0")
+        assert done.returncode == 0, done.stderr
+        words = " ".join(done.stdout.split())
+        assert "Release: vLLM 0.33.0" in words
+        assert "measured runs are of 0.4 to 0.26, which this one is outside of" in words
+    release = data(servetune(*ON_H100, "--json"))["release"]
+    assert release["version"] is None
+    assert release["scheduler"] == "0.32"
+    assert release["measured"] == ["0.4", "0.26"]
+    assert "Release: vLLM (none named)" in servetune(*ON_H100).stdout
+
+
+def test_server_settings_are_priced_and_come_back_in_the_commands(servetune):
+    small = (*ON_H100, "--engine", "sglang", "--input-len", "16", "--output-len", "256", "--json")
+    one = data(servetune(*small))["chosen"]["answer"]
+    asked = (*small, "--quantization", "fp8", "--server-args", "tokenizer_worker_num=4")
+    found = data(servetune(*asked))
+    assert any("raise tokenizer_worker_num" in note for note in one["notes"])
+    best = found["chosen"]["answer"]["best_throughput"]["output_tokens_per_s"]
+    assert best > one["best_throughput"]["output_tokens_per_s"]
+    assert "tokenizer_worker_num=4" in found["tune_commands"]["simple"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ("api_server_count=[1,2]", "has 2 values, estimate prices one"),
+        ("tensor_parallel_size=2", "the split over GPUs is not read from --server-args"),
+        ("api_srver_count=2", "has no setting api_srver_count"),
+        ("max_model_len=4096", "max_model_len is given twice"),
+    ],
+)
+def test_server_settings_that_an_estimate_cannot_price_are_refused(servetune, settings, why):
+    done = servetune(*ON_H100, "--max-model-len", "8192", "--server-args", settings)
+    assert done.returncode == 2
+    assert why in done.stderr
+
+
+def test_server_settings_that_no_formula_reads_are_named(servetune):
+    done = servetune(*ON_H100, "--server-args", "api_server_count=2;stream_interval=4;seed=1")
+    assert done.returncode == 0
+    assert "without effect on the estimate: seed" in done.stderr
+
+
+def test_a_checkpoint_that_filters_costs_time_where_the_server_reads_it(servetune, tmp_path):
+    config = load_config("Qwen/Qwen3-8B", catalogue_first=True)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    asked = {"top_k": 20, "temperature": 0.6, "repetition_penalty": 1.05}
+    (tmp_path / "generation_config.json").write_text(json.dumps(asked))
+    on = ("estimate", "--model", str(tmp_path), "--gpu", "H100", "--json")
+    reading, ignoring = (
+        servetune(*on, *more) for more in ((), ("--server-args", "generation_config=vllm"))
+    )
+    rates = [
+        data(each)["chosen"]["answer"]["best_throughput"]["output_tokens_per_s"]
+        for each in (reading, ignoring)
+    ]
+    assert 0.97 < rates[0] / rates[1] < 1
+    assert "repetition_penalty of generation_config.json is not priced" in reading.stderr
+    assert "repetition_penalty" not in ignoring.stderr

@@ -191,3 +191,23 @@ def test_a_simulation_states_the_interval_of_its_means_and_warns_near_a_cliff():
     assert "over three seeds" in full.heading
     # Open loops are further off than closed ones.
     assert full.interval.high_factor > calm.interval.high_factor
+
+
+@pytest.mark.parametrize(
+    ("load", "warns"),
+    [
+        ({"rate": 0.2}, False),  # seven at once
+        ({"rate": 1.0}, True),
+        ({"rate": 1.0, "replicas": 2, "num_gpus": 2}, False),
+        ({"rate": 2.4, "replicas": 2, "num_gpus": 2}, True),
+        ({"rate": 5.0}, False),  # far beyond: all wait
+        ({"rate": 0.1, "concurrency": 16}, False),  # a limit that nobody reaches
+        ({"concurrency": 16}, True),
+        ({"concurrency": 32}, False),
+    ],
+)
+def test_a_simulation_warns_where_requests_in_flight_nearly_fill_their_places(load, warns):
+    answer = {"requests": 300, "input_tokens": 500, "output_tokens": 200}
+    found = st.simulate(MODEL, gpu="L4", server_args={"max_num_seqs": 16}, **answer, **load)
+    assert ("max_num_seqs" in found.cliff) == warns
+    assert ("over three seeds" in found.cliff) == warns

@@ -269,6 +269,67 @@ def test_a_comparison_takes_its_load_from_the_file_alone(servetune, tmp_path):
     refused(servetune("simulate", "--compare", path, "--rate", "3"), "--rate cannot change")
 
 
+def client_report(folder, result, *, rate):
+    """A result as inference-perf's report of a stage, in seconds (its reportgen/base.py)."""
+
+    def seconds(name):
+        statistics = ("mean", "median", "p90", "p99")
+        return {each: result[f"{each}_{name}_ms"] / 1e3 for each in statistics}
+
+    count = result["completed"]
+    report = {
+        "load_summary": {"count": count, "requested_rate": rate, "schedule_delay": {"mean": 0.0}},
+        "successes": {
+            "count": count,
+            "latency": {
+                "request_latency": seconds("e2e_latency"),
+                "time_to_first_token": seconds("ttft"),
+                "time_per_output_token": seconds("tpot"),
+                "inter_token_latency": seconds("itl"),
+            },
+            "throughput": {
+                "requests_per_sec": result["request_throughput"],
+                "output_tokens_per_sec": result["output_throughput"],
+                "input_tokens_per_sec": result["input_throughput"],
+            },
+            "prompt_len": {"mean": 100.0, "min": 100.0, "max": 100.0},
+            "output_len": {"mean": 20.0, "min": 20.0, "max": 20.0},
+        },
+        "failures": {"count": 0},
+    }
+    folder.mkdir(exist_ok=True)
+    (folder / "stage_0_lifecycle_metrics.json").write_text(json.dumps(report))
+    return folder
+
+
+def test_a_load_clients_report_is_simulated_at_its_rate_and_with_the_servers_settings(
+    servetune, tmp_path
+):
+    law = ("--arrivals", "kind=poisson,count=60")  # as inference-perf's constant load is
+    load = ("--rate", "4", "--requests", "60", *law, *SHORT)
+    ran = data(servetune(*PLAN, *load, "--server-args", "max_num_seqs=2", "--json"))
+    path = client_report(tmp_path / "reports-1", ran["results"], rate=4.0)
+    named = ("simulate", "--compare", path, *PLAN[1:])
+    again = servetune(*named, "--server-args", "max_num_seqs=2", "--json")
+    assert [gap["error_fraction"] for gap in data(again)["trials"][0]["gaps"]] == [
+        pytest.approx(0.0, abs=1e-9)
+    ] * 9
+    assert "does not send at even gaps" in again.stderr
+    assert "how the server was started" not in again.stderr
+    assumed = servetune(*named, "--json")
+    assert data(assumed)["trials"][0]["gaps"][2]["error_fraction"] < -0.1  # two at a time queue
+    assert "inference-perf does not record how the server was started" in assumed.stderr
+    refused(servetune("simulate", "--compare", path), "does not name its model")
+    (path / "stage_0_lifecycle_metrics.json").write_text("{}")
+    refused(servetune(*named), "missing required field load_summary")
+
+
+def test_records_that_know_their_server_take_no_settings(servetune, tmp_path):
+    path = measured(servetune, tmp_path)
+    settings = ("--server-args", "max_num_seqs=2")
+    refused(servetune("simulate", "--compare", path, *settings), "say how their servers")
+
+
 def test_the_published_records_stand_beside_their_simulation(servetune, shared):
     path = shared / "data" / "aws_l4_records.jsonl"
     found = data(servetune("simulate", "--compare", path, "--json"))

@@ -380,6 +380,7 @@ def test_a_setting_that_lmi_would_drop_in_silence_is_refused() -> None:
         ({"engine": "sglang"}, "lmi", "runs vllm, the plan is for sglang"),
         ({"engine": "sglang"}, "vllm", "runs vllm, the plan is for sglang"),
         ({"extra": (("port", 8000),)}, "vllm", "'port' belongs to the container"),
+        ({"extra": (("api_server_count", 2),)}, "vllm", "the container starts one API server"),
         ({"extra": (("chat_template", "a\nb"),)}, "vllm", "spans lines"),
         (
             {"prefix_caching": True, "extra": (("no_enable_prefix_caching", True),)},

@@ -115,7 +115,9 @@ def rows(page, heading=""):
             yield tuple(re.findall(r"`([^`]*)`", cell) for cell in cells[1:3])
 
 
-@pytest.mark.parametrize("tool", ["llm-optimizer", "vllm bench serve", "guidellm", "AIPerf"])
+@pytest.mark.parametrize(
+    "tool", ["llm-optimizer", "vllm bench serve", "guidellm", "AIPerf", "inference-perf"]
+)
 def test_what_another_tools_options_become_is_taken(tool, request_of):
     tried = 0
     for _, ours in rows("coming-from.md", tool):

@@ -105,9 +105,9 @@ def test_eight_devices_split_the_weights_of_every_catalogue_model(every_catalogu
     def check(name):
         shape = shape_of(name)
         found = memory(Plan(model=name, tensor_parallel=8), shape, device("B200"))
-        # What is not split (norms, narrow gates, shared latents) is held eight times: 11% of the
+        # What is not split (norms, narrow gates, shared latents) is held eight times: 16% of the
         # smallest, whose four or one heads are fewer than the devices.
-        assert 0.999 < found.weights_bytes * 8 / weight_bytes(shape) < 1.11
+        assert 0.999 < found.weights_bytes * 8 / weight_bytes(shape) < 1.16
         whole = kv_bytes_per_token(shape)
         assert found.kv_bytes_per_token / whole * 1.0001 >= 1 / 8
         assert found.kv_bytes_per_token <= whole

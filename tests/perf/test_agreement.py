@@ -11,6 +11,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from servetune.hardware import node
+from servetune.models import load_shape
+from servetune.perf import performance_at, simulate
+from servetune.plan import Plan
+from servetune.workload import LengthLaws, Workload
+from servetune.workload.lengths import Lengths
+
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "prediction" / "agreement.py"
 #: Users under the loads of the benchmark, in turns, so that every engine meets every model with
 #: few and many users, and every load; the whole grid takes half an hour.
@@ -60,3 +67,40 @@ def test_the_published_short_answers_of_128_users_are_met_by_both(agreement: Mod
     row = agreement.compared("tgi", agreement.PLACES[0], "8 / 100", 128)
     assert row.formula.output_tokens_per_s == pytest.approx(1255, rel=0.1)
     assert row.simulated.output_tokens_per_s == pytest.approx(1255, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("model", "devices"), [("Qwen/Qwen2.5-0.5B-Instruct", 1), ("meta-llama/Llama-3.1-70B", 4)]
+)
+@pytest.mark.parametrize("users", [64, 256])
+def test_an_engine_that_computes_prompts_first_computes_all_that_came(
+    model: str, devices: int, users: int
+) -> None:
+    """More prompts of 8,192 tokens come between two decode steps than one step takes."""
+    plan = Plan(model=model, engine="sglang", tensor_parallel=devices)
+    found, simulated = rates(plan, LengthLaws.ranged(8192, 64, 0.8), users)
+    assert found == pytest.approx(simulated, rel=0.05)
+
+
+@pytest.mark.parametrize("users", [64, 128, 512])
+@pytest.mark.parametrize(("prompt", "answer"), [(8192, 64), (8192, 16), (5000, 16), (2048, 16)])
+def test_throughput_stays_where_equal_prompts_fill_all_steps(
+    prompt: int, answer: int, users: int
+) -> None:
+    """More users wait; they do not decode beside the prompts of others."""
+    plan = Plan(model="Qwen/Qwen2.5-0.5B-Instruct")
+    found, simulated = rates(plan, LengthLaws.fixed(prompt, answer), users)
+    assert found == pytest.approx(simulated, rel=0.06)
+
+
+def rates(plan: Plan, lengths: Lengths, users: int) -> tuple[float, float]:
+    """Output tokens per second of a steady closed loop on H100, by formula and simulated."""
+    shape = load_shape(plan.model, catalogue_first=True)
+    machine = node(gpu="H100", count=plan.device_count)
+    load = Workload.of(lengths, request_count=8 * users, concurrency=users)
+    formula = performance_at(shape, machine, plan, load, users)
+    records = simulate(plan, shape, machine, load).records
+    steady = sorted(records, key=lambda record: record.sent_s or 0)[2 * users : -users]
+    e2e_s = sum(record.e2e_s or 0 for record in steady)
+    tokens = sum(record.output_tokens for record in steady)
+    return formula.output_tokens_per_s, users * tokens / e2e_s

@@ -17,7 +17,7 @@ from servetune.perf import (
     run_features,
     simulate,
 )
-from servetune.perf.roofline import ClosedLoopRun, RunPoint, coefficients_for, predict_runs
+from servetune.perf.roofline import PlannedRun, RunPoint, coefficients_for, predict_runs
 from servetune.perf.sweep import cheapest_offers, sweep
 from servetune.plan.plan import Plan
 from servetune.workload import LengthLaws, Workload
@@ -195,7 +195,7 @@ def test_a_slower_first_token_lets_fewer_prompts_come_together() -> None:
 
 
 def test_runs_are_corrected_each_by_its_own_calibration() -> None:
-    run = ClosedLoopRun(
+    run = PlannedRun(
         shape=SHAPE,
         node=MACHINE,
         plan=PLAN,

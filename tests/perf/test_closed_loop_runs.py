@@ -7,16 +7,16 @@ import pytest
 
 from servetune.hardware import node
 from servetune.models import load_shape
-from servetune.perf.roofline import ClosedLoopRun, predict_runs
+from servetune.perf.roofline import PlannedRun, predict_runs
 from servetune.plan.plan import Plan
 from servetune.workload import LengthLaws
 
 SHAPE = load_shape("Qwen/Qwen3-32B", catalogue_first=True)
 
 
-def run(users: int = 16, engine: str | None = None, **fields: object) -> ClosedLoopRun:
+def run(users: int = 16, engine: str | None = None, **fields: object) -> PlannedRun:
     plan = Plan(model=SHAPE.name, max_num_seqs=users, **fields)  # type: ignore[arg-type]
-    return ClosedLoopRun(
+    return PlannedRun(
         shape=SHAPE,
         node=node(gpu="H100", count=plan.device_count),
         plan=plan,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from servetune.hardware import link as named_link
 from servetune.hardware.device import Link
-from servetune.perf.roofline.collectives import all_gather_s, all_reduce_s
+from servetune.perf.roofline.collectives import all_reduce_law
 
 NVLINK4 = Link(name="nvlink4", bytes_per_s=450e9, peer_to_peer=True)
 PCIE4 = Link(name="pcie4-p2p", bytes_per_s=31.5e9, peer_to_peer=True)
@@ -35,36 +36,49 @@ PCIE4_STAGED = Link(name="pcie4", bytes_per_s=31.5e9, peer_to_peer=False)
 def test_all_reduce_is_near_the_measured_kernel(
     link: Link, group: int, message_bytes: float, measured_s: float, tolerance: float
 ) -> None:
-    assert all_reduce_s(link, group, message_bytes) == pytest.approx(measured_s, rel=tolerance)
+    assert all_reduce_law(link, group).seconds(message_bytes) == pytest.approx(
+        measured_s, rel=tolerance
+    )
 
 
 def test_one_device_agrees_with_itself_at_once() -> None:
-    assert all_reduce_s(PCIE4, 1, 1e9) == 0.0
-    assert all_gather_s(NVLINK4, 1, 1e9) == 0.0
+    assert all_reduce_law(PCIE4, 1).seconds(1e9) == 0.0
+    assert all_reduce_law(NVLINK4, 1).seconds(1e9) == 0.0
 
 
 @pytest.mark.parametrize("link", [NVLINK4, PCIE4, PCIE4_STAGED])
 def test_a_longer_message_never_takes_less(link: Link) -> None:
     for group in (2, 3, 4, 8, 16):
-        times = [all_reduce_s(link, group, size) for size in (0, 1e3, 1e6, 1e9)]
+        times = [all_reduce_law(link, group).seconds(size) for size in (0, 1e3, 1e6, 1e9)]
         assert times == sorted(times)
         assert times[0] > 0
 
 
 @pytest.mark.parametrize("link", [PCIE4, PCIE4_STAGED])
 def test_on_pcie_more_devices_take_longer_for_the_same_message(link: Link) -> None:
-    times = [all_reduce_s(link, group, 1e6) for group in (2, 3, 4, 6, 8, 16)]
+    times = [all_reduce_law(link, group).seconds(1e6) for group in (2, 3, 4, 6, 8, 16)]
     assert times == sorted(times)
 
 
 def test_without_peer_to_peer_a_pair_is_slower_and_never_faster() -> None:
-    assert all_reduce_s(PCIE4_STAGED, 2, 1e8) > 1.5 * all_reduce_s(PCIE4, 2, 1e8)
-    assert all_reduce_s(PCIE4_STAGED, 8, 1e8) >= all_reduce_s(PCIE4, 8, 1e8)
+    assert all_reduce_law(PCIE4_STAGED, 2).seconds(1e8) > 1.5 * all_reduce_law(PCIE4, 2).seconds(
+        1e8
+    )
+    assert all_reduce_law(PCIE4_STAGED, 8).seconds(1e8) >= all_reduce_law(PCIE4, 8).seconds(1e8)
+
+
+def test_a_bridge_joins_two_cards_and_a_switch_one_machine() -> None:
+    for name, most in (("nvlink4-bridge", 2), ("nvlink4", 8)):
+        within, beyond = (all_reduce_law(named_link(name), group) for group in (most, 2 * most))
+        assert beyond.seconds(1e8) > 4 * within.seconds(1e8)
+    assert all_reduce_law(named_link("nvlink5-rack"), 16).seconds(1e8) < 1e-3
 
 
 def test_nvlink_is_an_order_of_magnitude_faster_than_pcie_for_four() -> None:
-    assert all_reduce_s(NVLINK4, 4, 4e7) * 20 < all_reduce_s(PCIE4_STAGED, 4, 4e7)
-    assert all_reduce_s(NVLINK4, 4, 4e7) * 8 < all_reduce_s(PCIE4, 4, 4e7)
+    assert all_reduce_law(NVLINK4, 4).seconds(4e7) * 20 < all_reduce_law(PCIE4_STAGED, 4).seconds(
+        4e7
+    )
+    assert all_reduce_law(NVLINK4, 4).seconds(4e7) * 8 < all_reduce_law(PCIE4, 4).seconds(4e7)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +95,4 @@ def test_nvlink_is_an_order_of_magnitude_faster_than_pcie_for_four() -> None:
 def test_all_reduce_is_as_fast_as_served_tokens_show(
     link: Link, group: int, floor_bytes_per_s: float
 ) -> None:
-    assert 1e9 / all_reduce_s(link, group, 1e9) > floor_bytes_per_s
-
-
-def test_an_all_gather_moves_less_than_an_all_reduce_of_the_same_size() -> None:
-    assert all_gather_s(PCIE4, 4, 1e8) < all_reduce_s(PCIE4, 4, 1e8)
+    assert 1e9 / all_reduce_law(link, group).seconds(1e9) > floor_bytes_per_s

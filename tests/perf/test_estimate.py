@@ -108,14 +108,11 @@ def test_on_pcie_four_devices_wait_for_each_other_most_of_a_prefill(four_l4: Est
     assert any("PCIe" in note for note in four_l4.notes)
 
 
-@pytest.mark.parametrize(("processes", "noted"), [((), True), ((("api_server_count", 8),), False)])
-def test_one_process_that_streams_more_than_any_measured_one_is_named(
-    processes: tuple[tuple[str, int], ...], noted: bool
-) -> None:
-    shape = load_shape("Qwen/Qwen3-8B", catalogue_first=True)
-    load = Workload.of(LengthLaws.fixed(256, 256))
-    found = estimate(shape, node(gpu="B200"), Plan(model="m", extra=processes), load)
-    assert any("API process" in note for note in found.notes) is noted
+def test_more_devices_than_a_link_joins_are_said_to_be_a_guess(shape: NetworkShape) -> None:
+    for count, said in ((8, False), (16, True)):
+        machine = node(gpu="H100", count=count)
+        found = estimate(shape, machine, plan(tensor_parallel=count), workload())
+        assert any("joins up to 8 devices" in note for note in found.notes) is said
 
 
 def test_the_binding_limit_is_the_least(four_l4: Estimate) -> None:
@@ -227,3 +224,38 @@ def test_the_formula_agrees_with_the_simulator(
     if lengths == SHAREGPT:
         assert formula.itl_ms == pytest.approx(results["mean_itl_ms"], rel=tolerance)
     assert formula.e2e_ms == pytest.approx(results["mean_e2e_latency_ms"], rel=tolerance)
+
+
+@pytest.mark.parametrize("stages", [1, 4])
+def test_limits_and_phases_count_the_batches_of_all_stages(
+    shape: NetworkShape, stages: int
+) -> None:
+    """No more is served than prompts alone would allow, nor a token sooner than by decoding."""
+    served = plan(pipeline_parallel=stages, max_model_len=8192)
+    load = workload(LengthLaws.ranged(1024, 256, 0.8))
+    found = estimate(shape, node(gpu="L4", count=4), served, load)
+    assert found.limits is not None
+    assert found.roofline is not None
+    best = found.best_throughput
+    assert best is not None
+    assert best.requests_per_s < found.limits.prefill_requests_per_s
+    assert 0.2 * best.itl_ms < found.roofline.decode_at_best.step_ms < best.itl_ms
+
+
+@pytest.mark.parametrize("users", [4, 8, 10, 12, 16])
+def test_few_users_fill_a_pipeline_and_more_only_add_to_its_batches(
+    shape: NetworkShape, users: int
+) -> None:
+    """As many batches are in flight as users, up to one for each of eight stages."""
+    machine = node(gpu="H100", count=8)
+    served = plan(pipeline_parallel=8)
+    load = workload(LengthLaws.ranged(1024, 256, 0.8), request_count=8 * users, concurrency=users)
+    found = performance_at(shape, machine, served, load, users)
+    records = simulate(served, shape, machine, load).records
+    steady = sorted(records, key=lambda record: record.sent_s or 0)[2 * users : -users]
+    e2e_s = sum(record.e2e_s or 0 for record in steady)
+    rate = users * sum(record.output_tokens for record in steady) / e2e_s
+    assert found.output_tokens_per_s == pytest.approx(rate, rel=0.03)
+    fewer = performance_at(shape, machine, served, load, users - 1)
+    assert found.itl_ms >= fewer.itl_ms
+    assert found.output_tokens_per_s > 0.99 * fewer.output_tokens_per_s

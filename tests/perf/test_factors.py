@@ -20,11 +20,11 @@ from servetune.perf.roofline.tables import COEFFICIENTS, table_for
 HOPPER = COEFFICIENTS["hopper"]
 
 
-def turned(*factors: tuple[str, str, float], engine: str = "vllm") -> Coefficients:
+def turned(*factors: tuple[str, str, float], architecture: str = "volta") -> Coefficients:
     return corrected(
         HOPPER,
         [Factor(knob=knob, scope=scope, value=value, sd=0.1) for knob, scope, value in factors],
-        ("all", f"engine:{engine}"),
+        (f"architecture:{architecture}",),
         name="test",
     )
 
@@ -43,18 +43,18 @@ def test_every_knob_turns_fields_that_coefficients_have() -> None:
 
 @pytest.mark.parametrize("value", [-50.0, -1.0, 0.0, 1.0, 30.0])
 def test_a_share_stays_a_share_whatever_the_fit_does(value: float) -> None:
-    assert 0 < turned(("gemm_memory", "all", value)).gemm.memory_fraction <= 1
+    assert 0 < turned(("gemm_memory", "architecture:volta", value)).gemm.memory_fraction <= 1
 
 
 def test_no_correction_changes_nothing() -> None:
     assert msgspec.structs.replace(turned(), name=HOPPER.name) == HOPPER
 
 
-def test_an_engine_and_silicon_that_were_not_measured_get_what_holds_for_all() -> None:
-    factors = [("step_s", "all", 0.5), ("step_s", "engine:vllm", 0.25), ("step_s", "engine:x", 9.0)]
-    ours, other = turned(*factors), turned(*factors, engine="unheard")
-    assert ours.host.step_s == pytest.approx(HOPPER.host.step_s * 2.117, rel=1e-3)
-    assert other.host.step_s == pytest.approx(HOPPER.host.step_s * 1.649, rel=1e-3)
+def test_silicon_that_was_not_measured_gets_what_is_assumed_of_it() -> None:
+    factors = [("kernel", "architecture:volta", 0.5), ("kernel", "port:vllm/v0/cdna", 9.0)]
+    ours, other = turned(*factors), turned(*factors, architecture="unheard")
+    assert ours.gemm.kernel_s == pytest.approx(HOPPER.gemm.kernel_s * 1.649, rel=1e-3)
+    assert other.gemm.kernel_s == HOPPER.gemm.kernel_s
 
 
 @pytest.mark.parametrize("gpu", ["H100", "H200", "B200", "A100", "L4", "T4", "MI300X"])
@@ -84,11 +84,8 @@ def test_a_board_of_little_power_multiplies_no_faster_than_it_allows() -> None:
     assert share > 1.5 * coefficients_for(small).gemm.compute_fraction
 
 
-def test_a_past_release_has_factors_of_its_own_and_none_of_the_present() -> None:
-    scopes = scopes_of(device("A100"), "vllm", "0.5.1")
-    assert scopes == ("past:vllm/early",)
-    assert scopes_of(device("A100"), "vllm", "2024 (not recorded)") == scopes
-    assert scopes_of(device("A100"), "vllm", "0.32.0") == ("all", "engine:vllm")
-    amd = scopes_of(device("MI300X"), "vllm", "0.6.4")
+def test_silicon_with_operator_tables_has_no_factor() -> None:
+    assert not scopes_of(device("A100"), "vllm", "0.5.1")
+    assert scopes_of(device("T4"), "vllm", "0.5.1") == ("architecture:turing",)
     ports = ("port:vllm/v0/cdna", "port:vllm/v0/cdna3")
-    assert amd == ("architecture:cdna3", "past:vllm/v0", *ports)
+    assert scopes_of(device("MI300X"), "vllm", "0.6.4") == ("architecture:cdna3", *ports)

@@ -10,7 +10,7 @@ from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.models.shape import LinearAttention, NetworkShape
 from servetune.perf import estimate, simulate
-from servetune.perf.roofline import ClosedLoopRun, predict_runs
+from servetune.perf.roofline import PlannedRun, predict_runs
 from servetune.perf.sim import SimulatedRun
 from servetune.plan import Plan
 from servetune.workload import LengthLaws, Workload
@@ -88,7 +88,7 @@ def test_kinds_of_layer_that_no_run_measured_have_the_wider_interval(
 
 def test_bulk_prices_queue_where_states_fill_the_cache() -> None:
     def queued(shape: NetworkShape) -> bool:
-        run = ClosedLoopRun(
+        run = PlannedRun(
             shape=shape,
             node=node(gpu="H100"),
             plan=PLAN,

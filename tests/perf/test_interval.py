@@ -9,6 +9,7 @@ from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf import Anchor, Calibration, RunFeatures, calibrated
 from servetune.perf.roofline import interval_of, safety_factors_of
+from servetune.perf.roofline.interval import log_spread
 from servetune.plan import Plan
 
 SHAPE = load_shape("Qwen/Qwen3-8B", catalogue_first=True)
@@ -98,3 +99,10 @@ def test_caution_meets_its_interval_at_a_place_too() -> None:
 def test_a_confidence_that_no_rows_stand_behind_is_refused(confidence: float) -> None:
     with pytest.raises(InputError, match=r"0\.5 to 0\.95"):
         safety_factors_of(H100, Plan(model="m"), SHAPE, confidence)
+
+
+def test_what_was_never_measured_is_no_surer_than_the_least_sure_of_its_kind() -> None:
+    terms = {"base": -1.0, "engine:a": -0.3, "engine:b": 0.4, "link:one": 0.1}
+    known = log_spread(terms, ("engine:b", "link:one"))
+    assert known == pytest.approx(-0.5)
+    assert log_spread(terms, ("engine:unheard", "link:one")) == known

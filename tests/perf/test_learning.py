@@ -9,7 +9,7 @@ import pytest
 from servetune.hardware import node
 from servetune.models import shape_from_config
 from servetune.perf import Calibration, learned_factors, simulate
-from servetune.perf.roofline import ClosedLoopRun, predict_runs
+from servetune.perf.roofline import PlannedRun, predict_runs
 from servetune.perf.roofline.calibration import LEARNED, relearned
 from servetune.perf.roofline.coefficients import value_at
 from servetune.perf.roofline.factors import coefficients_for
@@ -37,8 +37,8 @@ CPU = node(gpu="CPU")
 TRUTH = {"step": 0.9, "sequence": -0.8, "device": 0.4, "prompt": 0.3, "request": -1.2}
 
 
-def run(users: int, prompt: int, machine=CPU) -> ClosedLoopRun:
-    return ClosedLoopRun(
+def run(users: int, prompt: int, machine=CPU) -> PlannedRun:
+    return PlannedRun(
         shape=SHAPE,
         node=machine,
         plan=Plan(model=SHAPE.name, max_num_seqs=64, max_model_len=2048),

@@ -4,7 +4,8 @@ The walk-through is Qwen3-4B on four L4 (llm-optimizer, 2025). Its records of fo
 when the share of a host's memory path was chosen (`perf.roofline.collectives`); what it says of one
 and two devices was not. The JumpStart study of January 2024 is of text-generation-inference: its
 four A10G ahead of eight A100 for one user, and its eight A10G, were seen when that engine's host
-time per device and the share of eight devices were chosen. Nothing else is fitted to them.
+time per device and the share of eight devices were chosen. Its Mixtral was known to be predicted
+too fast when that engine's source was read for how it multiplies experts. Nothing else is fitted.
 """
 
 from __future__ import annotations
@@ -75,9 +76,10 @@ def test_four_devices_gain_what_was_published_over_a_single_one() -> None:
     assert served(4, 32)[0] / baseline > 1.95  # published: more than two
 
 
-LLAMA = {
-    size: load_shape(f"meta-llama/Llama-2-{size}-hf", catalogue_first=True)
-    for size in ("7b", "13b")
+SHAPES = {
+    "7b": load_shape("meta-llama/Llama-2-7b-hf", catalogue_first=True),
+    "13b": load_shape("meta-llama/Llama-2-13b-hf", catalogue_first=True),
+    "8x7b": load_shape("mistralai/Mixtral-8x7B-v0.1", catalogue_first=True),
 }
 
 
@@ -87,7 +89,7 @@ def jumpstart(size: str, name: str, degree: int, users: int) -> tuple[float, flo
     plan = Plan(
         model="m", engine="tgi", tensor_parallel=degree, max_num_seqs=users, max_model_len=4096
     )
-    found = performance_at(LLAMA[size], instance(name), plan, load, users)
+    found = performance_at(SHAPES[size], instance(name), plan, load, users)
     return found.output_tokens_per_s, found.e2e_ms / 256
 
 
@@ -95,6 +97,13 @@ def jumpstart(size: str, name: str, degree: int, users: int) -> tuple[float, flo
 def test_one_user_is_served_fastest_by_four_small_devices(size: str) -> None:
     small = jumpstart(size, "ml.g5.12xlarge", 4, 1)[1]
     assert small < jumpstart(size, "ml.p4d.24xlarge", 8, 1)[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "published_ms"), [("ml.g5.48xlarge", 33), ("ml.p4d.24xlarge", 27)]
+)
+def test_every_expert_is_read_for_one_user(name: str, published_ms: float) -> None:
+    assert jumpstart("8x7b", name, 8, 1)[1] == pytest.approx(published_ms, rel=0.1)
 
 
 def test_more_sharding_hurts_a_small_model() -> None:

@@ -35,6 +35,8 @@ PLANS = (
     ("Qwen/Qwen3-32B", "H100", {"tensor_parallel": 2, "draft_tokens": 3}),
     ("Qwen/Qwen3-4B", "H100", {"draft_tokens": 2, "draft_method": "ngram"}),
     ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "H200", {}),
+    ("Qwen/Qwen3-4B", "B200", {"engine": "sglang", "draft_tokens": 2, "draft_method": "ngram"}),
+    ("Qwen/Qwen3-4B", "B200", {"extra": (("api_server_count", 2),), "data_parallel": 4}),
 )
 STEPS = (
     Step(decode_sequences=1, decode_context_tokens=700),

@@ -21,16 +21,33 @@ def plan(name="Qwen/Qwen3-4B", **more):
 def test_every_layout_fills_the_node():
     four = node(gpu="L4", count=4)
     found = list(layouts(plan(), shape(), four))
-    assert [(p.tensor_parallel, p.replicas) for p in found] == [(1, 4), (2, 2), (4, 1)]
+    whole = [p for p in found if p.pipeline_parallel == 1]
+    assert [(p.tensor_parallel, p.replicas) for p in whole] == [(1, 4), (2, 2), (4, 1)]
     moe = list(layouts(plan("Qwen/Qwen3-30B-A3B"), shape("Qwen/Qwen3-30B-A3B"), four))
     assert (2, 2, 1) in {(p.tensor_parallel, p.data_parallel, p.replicas) for p in moe}
     assert all(p.device_count == 4 for p in [*found, *moe])
     assert all(p.expert_parallel == (p.data_parallel > 1) for p in moe)
 
 
+def test_pipelines_are_tried_over_pcie_by_engines_that_have_them():
+    def stages(gpu: str, name: str) -> list[int]:
+        open_plan = plan(engine=name)
+        return [p.pipeline_parallel for p in layouts(open_plan, shape(), node(gpu=gpu, count=4))]
+
+    assert stages("L4", "vllm") == [1, 2, 4, 1, 2, 1]
+    assert stages("H100", "vllm") == [1, 1, 1]
+    assert stages("L4", "tgi") == [1, 1, 1]
+    experts = layouts(
+        plan("Qwen/Qwen3-30B-A3B", engine="tgi"),
+        shape("Qwen/Qwen3-30B-A3B"),
+        node(gpu="L4", count=4),
+    )
+    assert all(p.data_parallel == 1 for p in experts)
+
+
 def test_what_the_plan_sets_is_not_varied():
     fixed = plan(max_num_seqs=64, max_num_batched_tokens=4096, quantization="fp8")
-    found = list(plans_of(fixed, shape(), node(gpu="L4", count=2), quantizations=(None, "fp8")))
+    found = list(plans_of(fixed, shape(), node(gpu="H100", count=2), quantizations=(None, "fp8")))
     assert len(found) == 2  # the layouts alone
     assert {p.quantization for p in found} == {"fp8"}
 

@@ -11,7 +11,7 @@ import pytest
 from servetune.errors import InputError, PlanError
 from servetune.hardware import device_names, node
 from servetune.models import load_config, load_shape
-from servetune.perf.roofline import ClosedLoopRun
+from servetune.perf.roofline import PlannedRun
 from servetune.plan import Plan
 from servetune.prediction import aiconfigurator as room
 from servetune.prediction.aiconfigurator import (
@@ -32,7 +32,7 @@ real = pytest.mark.skipif(
 
 
 def run(model="Qwen/Qwen3-8B", gpu="H100", count=1, concurrency=16, **chosen):
-    return ClosedLoopRun(
+    return PlannedRun(
         shape=load_shape(model, catalogue_first=True),
         node=node(gpu=gpu, count=count),
         plan=Plan(model=model, **chosen),

@@ -3,7 +3,7 @@ import pytest
 from servetune.hardware import cost_per_million_tokens_usd, instance
 from servetune.metrics import parse_constraints
 from servetune.models import load_shape
-from servetune.search import Space, parse_settings
+from servetune.search import Axis, Space, parse_settings
 from servetune.trials import StudyContext, run_trials, trials_of
 from servetune.trials.launch import Launch
 from servetune.trials.sweep import problem_of
@@ -113,3 +113,24 @@ def test_a_tgi_that_is_started_is_not_held_to_the_defaults_of_the_one_that_is_si
         (group,) = grouped(one, server="num_shard=[1]", client=client)
         found = problem_of(group[0], one)
         assert (found is None) if problem is None else (problem in found)
+
+
+@pytest.mark.parametrize(
+    ("client_args", "sampling"),
+    [
+        ({}, "greedy"),
+        ({"temperature": 0.7}, "checkpoint"),
+        ({"temperature": 0.7, "extra_body": '{"top_p": 0.9}'}, "filtered"),
+        ({"temperature": 0.7, "extra_body": '{"top_k": -1}'}, "greedy"),
+        ({"extra_body": '{"temperature": 1, "min_p": 0.1}'}, "checkpoint"),
+        ({"extra_body": '{"top_k": 20}'}, "greedy"),
+    ],
+)
+def test_sampling_is_the_requests_own_or_the_checkpoints(tmp_path, client_args, sampling):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "generation_config.json").write_text('{"top_k": 20, "temperature": 0.6}')
+    wanted = Space(
+        client=tuple(Axis(names=(name,), rows=((value,),)) for name, value in client_args.items())
+    )
+    ((trial,),) = trials_of(wanted, run(model=str(tmp_path)))
+    assert trial.workload.sampling == sampling

@@ -15,10 +15,10 @@ import msgspec
 
 from servetune.api.estimate_commands import anchor_commands
 from servetune.api.frames import frame
-from servetune.api.inputs import read_records
+from servetune.api.inputs import read_records, with_server_args
 from servetune.api.notes import progress
 from servetune.api.request import Request, given, request_of
-from servetune.api.shared_options import Machine
+from servetune.api.shared_options import Machine, Settings
 from servetune.errors import InputError
 from servetune.hardware import Node, instances
 from servetune.hardware.catalog import described_devices
@@ -61,7 +61,10 @@ class Calibrate(Request, frozen=True, kw_only=True):
 
     sources: Annotated[
         tuple[Path, ...],
-        argument("Journals or summaries of measured trials.", metavar="[SOURCE]..."),
+        argument(
+            "Journals or summaries of measured trials, or reports of inference-perf.",
+            metavar="[SOURCE]...",
+        ),
     ] = ()
     name: Annotated[
         str | None,
@@ -72,6 +75,14 @@ class Calibrate(Request, frozen=True, kw_only=True):
         str | None, option("Calibration to print, with what it rests on.", metavar="NAME")
     ] = None
     remove: Annotated[str | None, option("Calibration to delete.", metavar="NAME")] = None
+    server_args: Annotated[
+        Settings,
+        option(
+            "Server settings of a load client's report, which does not have them.",
+            group=Machine.group,
+            metavar="NAME=VALUE;..",
+        ),
+    ] = ()
 
     device: Annotated[
         bool,
@@ -101,8 +112,9 @@ class Calibrate(Request, frozen=True, kw_only=True):
     model: Annotated[
         str | None,
         option(
-            "Model for --suggest: hub id, folder, or a name of the catalogue.",
-            group="Suggestion",
+            "Model for --suggest, or instead of the one that SOURCE names: hub id, folder, or a "
+            "name of the catalogue.",
+            group=Machine.group,
             metavar="NAME",
         ),
     ] = None
@@ -274,6 +286,8 @@ def calibrate(request: Calibrate | str | Path | None = None, /, **options: objec
     if request.suggest:
         return _suggested(request)
     _require_unread(request, "Suggestion", "--suggest")
+    if not request.sources:
+        _require_unread(request, Machine.group, "--suggest or a SOURCE")
     if request.list:
         return CalibrationNames(names=tuple(calibration_names()))
     if request.remove is not None:
@@ -288,11 +302,12 @@ def calibrate(request: Calibrate | str | Path | None = None, /, **options: objec
             hint="give a journal, or --suggest, --list, --show NAME or --remove NAME",
         )
     records = [record for source in request.sources for record in read_records(source)]
+    records = with_server_args(records, request.server_args)
     kept = from_trials(
         records,
         name=request.name or request.sources[0].stem,
-        shape=load_shape(_model_of(records)),
-        node=_node_of(records),
+        shape=load_shape(_model_of(records, request.model)),
+        node=_node_of(records, request.machine),
     )
     progress(f"kept in {keep(kept)}")
     return KeptResult(kept=kept)
@@ -308,7 +323,8 @@ def _described(request: Calibrate) -> DescribedDevice:
         raise InputError(
             "--device measures the accelerator alone", hint="give the rest to another command"
         )
-    _require_unread(request, "Suggestion", "--suggest")
+    for group in ("Suggestion", Machine.group):
+        _require_unread(request, group, "--suggest")
     path = device_file()
     described = set(described_devices(path))
     if request.name in described:
@@ -339,9 +355,9 @@ def _already_described(name: str | None, path: Path) -> InputError:
 
 
 def _suggested(request: Calibrate) -> SuggestedRuns:
-    if request.sources or request.list or request.show or request.remove:
+    if request.sources or request.list or request.show or request.remove or request.server_args:
         raise InputError(
-            "--suggest takes no journal and no calibration",
+            "--suggest takes no journal, no calibration and no --server-args",
             hint="give --model and the machine with it",
         )
     if request.model is None:
@@ -364,32 +380,40 @@ def _require_unread(request: Calibrate, group: str, reader: str) -> None:
     Raises:
         InputError: With the first of them.
     """
-    groups = (group, Machine.group) if group == "Suggestion" else (group,)
     for field in given(request):
-        if field.group in groups:
+        if field.group == group:
             raise InputError(
                 f"{field.names[0]} is read by {reader} alone",
                 hint=f"leave it out, or add {reader}; a journal says what was measured, and where",
             )
 
 
-def _model_of(records: list[TrialRecord]) -> str:
-    models = sorted({str(record.metadata.model) for record in records})
+def _model_of(records: list[TrialRecord], model: str | None) -> str:
+    if model is not None:
+        return model
+    models = sorted({record.metadata.model or "" for record in records})
     if len(models) != 1:
         raise InputError(
             f"the journal holds {len(models)} models: {', '.join(models)}",
             hint="calibrate from a journal of one",
         )
+    if not models[0]:
+        raise InputError("the records do not name their model", hint="name it with --model")
     return models[0]
 
 
-def _node_of(records: list[TrialRecord]) -> Node:
+def _node_of(records: list[TrialRecord], machine: Machine) -> Node:
+    if machine.gpu or machine.instance:
+        return machine.node()
     metadata = records[0].metadata
     named = str(metadata.get("instance_type") or "")
     on_instance = named in instances("sagemaker") or named in instances("ec2")
     gpu = str(metadata.get("gpu_type") or "")
     if not on_instance and gpu in ("", "unknown"):
-        raise InputError("the journal does not name its machine (metadata.gpu_type)")
+        raise InputError(
+            "the records do not name their machine (metadata.gpu_type)",
+            hint="name it with --gpu L4 --num-gpus 4, or --instance",
+        )
     if gpu.lower().endswith("cpu"):
         return Machine().node(or_cpu=True)
     return Machine(

@@ -127,9 +127,15 @@ def _client_lengths(workload: Workload) -> str:
     pair = workload.lengths.fixed_pair
     if pair is None:
         return "dataset_name=sharegpt"
+    shared, alone, common = workload.shared_prefix(), pair[0], ""
+    if shared is not None and shared.tokens is not None:
+        tokens = round(shared.tokens)
+        alone, common = alone - tokens, f";random_prefix_len={tokens};num_prefixes={shared.count}"
+    elif shared is not None:
+        common = f";distinct_prompts={shared.count}"
     return (
-        f"dataset_name=random;random_input_len={pair[0]};random_output_len={pair[1]};"
-        "random_range_ratio=0.95"
+        f"dataset_name=random;random_input_len={alone};random_output_len={pair[1]};"
+        f"random_range_ratio=0.95{common}"
     )
 
 

@@ -104,8 +104,14 @@ class LoadCurve:
 
     def interval(self, concurrency: int) -> Interval:
         """Factors between which nine of ten measured times are expected with so many users."""
-        correction = self.at(concurrency).correction or self._calibration
-        return interval_of(self._node, self._plan, self._selection.shape, correction)
+        found = self.at(concurrency)
+        return interval_of(
+            self._node,
+            self._plan,
+            self._selection.shape,
+            found.correction or self._calibration,
+            output_tokens_per_s=found.point.output_tokens_per_s,
+        )
 
     def held(self, judge: Judge) -> HeldLoad:
         """The largest load, up to the best throughput's, that holds every constraint."""

@@ -20,13 +20,14 @@ from servetune.api.notes import progress
 from servetune.api.ranking import Priced, Ranked
 from servetune.api.ranking_text import sweep_text
 from servetune.api.shared_options import Estimator
-from servetune.api.wording import buying_text
+from servetune.api.wording import buying_text, wrap
+from servetune.engines import PricedRelease, priced_release
 from servetune.errors import InputError
 from servetune.hardware import Node
 from servetune.json_value import JsonObject
 from servetune.models import NetworkShape, load_config
 from servetune.perf import Calibration
-from servetune.perf.roofline import ClosedLoopRun, Interval, OperatingPoint, performance_at
+from servetune.perf.roofline import Interval, OperatingPoint, PlannedRun, performance_at
 from servetune.perf.sweep import Offer
 from servetune.prediction.aiconfigurator import AiconfiguratorEstimate, estimate_run
 from servetune.prediction.rows import Cell
@@ -63,6 +64,7 @@ class Estimation(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         node: The machine.
         workload: Workload that the machine serves.
+        release: Release of the engine that the predictions are for.
         chosen: The split that the details are of.
         splits: All splits, those that do not fit included.
         curve: Steady states of the chosen split from one user to twice its best throughput's.
@@ -75,6 +77,7 @@ class Estimation(msgspec.Struct, frozen=True, kw_only=True):
 
     node: Node
     workload: Workload
+    release: PricedRelease
     chosen: Split
     splits: tuple[Split, ...]
     curve: tuple[OperatingPoint, ...]
@@ -169,6 +172,7 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
         return {
             **where,
             "workload": self.selection.workload,
+            "release": priced_release(self.selection.plan),
             "confidence": self.selection.confidence,
             "priced": self.priced.count,
             "at_face_value": self.priced.at_face_value,
@@ -221,12 +225,14 @@ class MachineComparison(msgspec.Struct, frozen=True, kw_only=True):
         """Plain values for JSON."""
         return {
             "workload": self.selection.workload,
+            "release": priced_release(self.selection.plan),
             "confidence": self.selection.confidence,
             "offers": self.usable[: self.selection.top],
         }
 
     def __str__(self) -> str:
         lines = list(buying_text(self.offers, self.selection))
+        lines += wrap(priced_release(self.selection.plan).sentence)
         if self.selection.limits:
             lines.append(
                 f"constraints on means hold with confidence {self.selection.confidence:g} "
@@ -261,7 +267,7 @@ def side_by_side(
     config = load_config(model)
     compared: list[Compared] = []
     for concurrency in sorted({1, math.isqrt(most), most}):
-        run = ClosedLoopRun(
+        run = PlannedRun(
             shape=shape,
             node=node,
             plan=best.plan,

@@ -69,6 +69,7 @@ def estimate_text(found: Estimation, *, emphasis: Callable[[str], str] = str) ->
         f"{interval.high_factor:.3g}{known}: {interval.basis}"
     )
     yield from wrap(f"Accuracy: {interval.accuracy.sentence}")
+    yield from wrap(found.release.sentence)
     for note in answer.notes:
         yield from wrap(f"  - {note}", subsequent_indent="    ")
     if found.tune_commands:
@@ -120,6 +121,8 @@ def _model_text(best: Split, shape: NetworkShape) -> Iterator[str]:
         f"                        + {format_bytes(memory.kv_cache_bytes)} "
         f"cache of {format_bytes(memory.device_bytes)}"
     )
+    if answer.cached_fraction:
+        yield f"  prefix cache          has {answer.cached_fraction:.0%} of the prompts' tokens"
     yield (f"  fit                   yes: the cache of one copy holds {memory.kv_tokens:,} tokens")
     yield f"                        (longest sequence {longest:,})"
 

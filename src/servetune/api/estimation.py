@@ -25,6 +25,7 @@ from servetune.api.estimate_results import (
     side_by_side,
 )
 from servetune.api.estimate_text import Split
+from servetune.api.estimated_plan import estimated_plan
 from servetune.api.layouts import (
     chosen_split,
     laid_out,
@@ -34,10 +35,11 @@ from servetune.api.layouts import (
     refuse_all,
     require_longest_fits,
 )
-from servetune.api.notes import progress
+from servetune.api.notes import note, progress
 from servetune.api.ranking import ranked_plans
 from servetune.api.request import Request, given, request_of
 from servetune.api.shared_options import (
+    ALLOW_UNKNOWN,
     MODEL,
     Calibrated,
     Confidence,
@@ -46,21 +48,28 @@ from servetune.api.shared_options import (
     Limits,
     Machine,
     PlanOptions,
+    Settings,
+    SharedPrompts,
 )
-from servetune.engines import DEFAULT_ENGINE, check_weights, engine, engines_with_defaults
+from servetune.engines import (
+    DEFAULT_ENGINE,
+    check_weights,
+    engine,
+    engines_with_defaults,
+    priced_release,
+)
 from servetune.errors import InputError
 from servetune.hardware import Node, device
 from servetune.metrics import parse_constraints
-from servetune.models import load_shape
+from servetune.models import load_sampling, load_shape
 from servetune.option import Count, Positive, option
 from servetune.perf import Calibration
 from servetune.perf.roofline import estimate as priced
-from servetune.plan import Plan
 from servetune.prediction.aiconfigurator import require_installed
 from servetune.prediction.calibrations import KeptCalibration
 from servetune.prediction.tables import CONVENTIONS, TableOptions, read_table
-from servetune.workload import SHAREGPT, LengthLaws, Workload
-from servetune.workload.laws import Always, Uniform
+from servetune.workload import SHAREGPT, Workload
+from servetune.workload.laws import Uniform
 
 #: Engines whose defaults and overheads are known.
 ENGINES = tuple(name for name in engines_with_defaults() if not engine(name).virtual_time)
@@ -99,6 +108,14 @@ class Estimate(Request, frozen=True, kw_only=True):
             choices=ENGINES,
         ),
     ] = DEFAULT_ENGINE
+    engine_version: Annotated[
+        str | None,
+        option(
+            "Release of the engine whose step times count, such as 0.12.",
+            metavar="VERSION",
+            default="the present ones",
+        ),
+    ] = None
     input_tokens: Annotated[
         Count,
         option("Length of prompts, in tokens.", "--input-tokens", "--input-len", metavar="TOKENS"),
@@ -109,6 +126,7 @@ class Estimate(Request, frozen=True, kw_only=True):
             "Length of answers, in tokens.", "--output-tokens", "--output-len", metavar="TOKENS"
         ),
     ] = 512
+    shared: SharedPrompts = SharedPrompts()
     dataset: Annotated[
         Literal["random", "sharegpt"],
         option("Data set of the lengths: random has fixed ones, sharegpt its published ones."),
@@ -134,6 +152,15 @@ class Estimate(Request, frozen=True, kw_only=True):
         ),
     ] = None
     plan: PlanOptions = PlanOptions()
+    server_args: Annotated[
+        Settings,
+        option(
+            "Server settings, as in servetune tune, besides these options.",
+            group="Plan",
+            metavar="NAME=VALUE;..",
+        ),
+    ] = ()
+    allow_unknown: Annotated[bool, ALLOW_UNKNOWN] = False
     limits: Limits = Limits()
     drafts: Drafts = Drafts()
     correction: Calibrated = Calibrated()
@@ -294,19 +321,22 @@ def _of_model(request: Estimate, model: str, kept: KeptCalibration | None) -> Es
     everywhere = request.everywhere()
     nodes = _machines(request) if everywhere else [request.machine.node(service=request.service)]
     shape = load_shape(model)
-    fixed = LengthLaws.fixed(request.input_tokens, request.output_tokens)
-    lengths = SHAREGPT if request.dataset == "sharegpt" else fixed
-    workload = Workload.of(lengths, request_count=1000, name=request.dataset)
+    workload = Workload.of(SHAREGPT, request_count=1000)
+    if request.dataset == "random":
+        part = request.shared.part(request.input_tokens, request.output_tokens)
+        workload = Workload(parts=(part,), request_count=1000)
+    checkpoint = load_sampling(model)
+    if checkpoint is not None and checkpoint.filters:
+        workload = msgspec.structs.replace(workload, sampling="checkpoint")
     selection = Selection(
-        plan=Plan(
-            model=model,
-            engine=request.engine,
-            quantization=request.plan.quantization,
-            kv_cache_dtype=request.plan.kv_cache_dtype,
-            max_model_len=request.plan.max_model_len,
-            draft_tokens=request.drafts.draft_tokens,
-            draft_method=request.drafts.draft_method,
-            draft_acceptance_fraction=request.drafts.draft_acceptance_fraction,
+        plan=estimated_plan(
+            model,
+            request.engine,
+            request.engine_version,
+            request.plan,
+            request.drafts,
+            request.server_args,
+            allow_unknown=request.allow_unknown,
         ),
         shape=shape,
         workload=workload,
@@ -318,7 +348,11 @@ def _of_model(request: Estimate, model: str, kept: KeptCalibration | None) -> Es
         top=request.top,
         tensor_parallel=request.plan.tensor_parallel,
     )
+    reads = engine(request.engine).behaviour.sampling.reads_checkpoint(selection.plan)
+    if checkpoint is not None and checkpoint.penalises and reads:
+        note("note: the repetition_penalty of generation_config.json is not priced")
     check_weights(selection.plan, shape)
+    priced_release(selection.plan)
     if everywhere or request.sweep:
         roomy = msgspec.structs.replace(
             selection, plan=long_enough(selection.plan, shape, workload)
@@ -336,8 +370,11 @@ def _estimation(
     if request.rate is not None and request.dataset == "random":
         # Users who come by chance are not in step, as those with equal answers would be priced.
         answers = Uniform.around(request.output_tokens, 0.5)
-        mixed = Workload.of(LengthLaws(Always(request.input_tokens), answers), request_count=1000)
-        selection = msgspec.structs.replace(selection, workload=mixed)
+        [part] = workload.parts
+        mixed = msgspec.structs.replace(part, output_tokens=answers)
+        selection = msgspec.structs.replace(
+            selection, workload=msgspec.structs.replace(workload, parts=(mixed,))
+        )
     only = selection.tensor_parallel
     degrees = (only,) if only else possible_degrees(plan, shape, node)
     splits = [
@@ -383,6 +420,7 @@ def _estimation(
         node=node,
         workload=workload,
         chosen=best,
+        release=priced_release(best.plan),
         splits=tuple(splits),
         curve=load.points,
         intervals=tuple(load.interval(point.concurrency) for point in load.points),
@@ -501,4 +539,15 @@ def require_read(request: Estimate, *, everywhere: bool) -> None:
         raise InputError(
             f"{spelled['rate']} and {spelled['concurrency']} both say how many are in flight",
             hint="give one of the two",
+        )
+    shared = [spelled[name] for name in SharedPrompts.__struct_fields__ if name in spelled]
+    if shared and request.dataset != "random":
+        raise InputError(
+            f"{request.dataset} has prompts of its own, {shared[0]} cannot be combined",
+            hint="leave one of the two out",
+        )
+    if shared and request.estimator != "servetune":
+        raise InputError(
+            f"aiconfigurator is asked about prompts that share nothing, not with {shared[0]}",
+            hint=f"leave {shared[0]} or --estimator out",
         )

@@ -10,7 +10,7 @@ from typing import cast
 import msgspec
 
 from servetune.api.notes import note
-from servetune.engines import Engine, require_own_words
+from servetune.engines import DEFAULT_ENGINE, Engine, engine, require_own_words
 from servetune.errors import InputError, StoreError
 from servetune.hardware import (
     Node,
@@ -24,7 +24,18 @@ from servetune.hardware import (
 from servetune.hardware.detect import detect, detect_cpu
 from servetune.metrics import Constraint, parse_constraints
 from servetune.plan import Plan
-from servetune.store import TrialRecord, journal_records, latest, read_json, require_regular
+from servetune.search import Space, parse_settings
+from servetune.store import (
+    TrialRecord,
+    is_report,
+    journal_records,
+    latest,
+    read_json,
+    read_report,
+    require_regular,
+    trial_key,
+)
+from servetune.store.inference_perf import CLIENT
 
 
 def chosen_node(
@@ -93,7 +104,8 @@ def read_records(
 ) -> list[TrialRecord]:
     """Records of a journal (`.jsonl`), a summary or a single record (`.json`).
 
-    Of a folder, those of all journals directly in it, in the order of their names.
+    Of a folder, those of all journals directly in it, in the order of their names; or, of a
+    report of inference-perf, those of its stages.
 
     Args:
         path: File or folder.
@@ -104,6 +116,11 @@ def read_records(
     """
     from servetune.report.summary import records_from_summary
 
+    if is_report(path):
+        report = read_report(path)
+        for text in report.notes:
+            note(text)
+        return latest(map(each, report.records))
     if path.is_dir():
         return records_of(journals_in(path), each)
     if path.suffix == ".html":
@@ -127,6 +144,48 @@ def records_of(
     return latest(record for path in paths for record in read_records(path, each))
 
 
+def with_server_args(records: Sequence[TrialRecord], settings: Sequence[str]) -> list[TrialRecord]:
+    """Records of load clients, which do not know how the server was started, with its settings.
+
+    Args:
+        records: Measured trials.
+        settings: Settings in the words of `--server-args`, one value each; none for the defaults.
+
+    Raises:
+        InputError: The records have settings of their own, or a setting has several values.
+    """
+    unsaid = [r for r in records if not (r.plan or r.config.server_args or r.cmd)]
+    if not settings:
+        if unsaid and all(record.results.backend == CLIENT for record in unsaid):
+            note(
+                f"note: {CLIENT} does not record how the server was started, one device and the "
+                "engine's defaults are assumed; give its settings with --server-args"
+            )
+        return list(records)
+    if len(unsaid) < len(records):
+        raise InputError(
+            "the records say how their servers were started, --server-args cannot change it",
+            hint="leave it out; it is for reports of load clients, which do not know",
+        )
+    return [_with_settings(record, settings) for record in records]
+
+
+def _with_settings(record: TrialRecord, settings: Sequence[str]) -> TrialRecord:
+    named = record.metadata.engine or DEFAULT_ENGINE
+    space = Space(server=parse_settings(";".join(settings), types=engine(named).argument_types()))
+    if len(space) > 1:
+        raise InputError(
+            "--server-args has several values, and the server was started with one",
+            hint="give one value of each setting",
+        )
+    [server_args] = space.servers()
+    key = trial_key(
+        model="", engine=named, server_args=server_args, client_args={"trial": record.key}
+    )
+    config = msgspec.structs.replace(record.config, server_args=dict(server_args))
+    return msgspec.structs.replace(record, config=config, key=key)
+
+
 def journals_in(folder: Path) -> list[Path]:
     """Journals directly in a folder, by name; files of single requests are none.
 
@@ -138,7 +197,8 @@ def journals_in(folder: Path) -> list[Path]:
     )
     if not found:
         raise StoreError(
-            f"{folder} holds no journal", hint="give the .jsonl or .json of a run, or its folder"
+            f"{folder} holds no journal",
+            hint="give the .jsonl or .json of a run, its folder, or a report of inference-perf",
         )
     return found
 

@@ -52,8 +52,16 @@ def require_stated_once(option: str, same: Collection[str], client_args: Collect
         )
 
 
-def note_idle_load(client_args: Mapping[str, object]) -> None:
+#: Those of sampling, which cost time where tokens are drawn from the likeliest alone.
+_OF_SAMPLING = frozenset({"temperature", "extra_body"})
+
+
+def note_idle_load(client_args: Mapping[str, object], *, sampled: bool = False) -> None:
     """Note options of the load that change nothing in virtual time.
+
+    Args:
+        client_args: The load.
+        sampled: Whether its options of sampling cost time.
 
     Raises:
         InputError: The run is to end at a precision, which a simulation does not watch.
@@ -64,4 +72,5 @@ def note_idle_load(client_args: Mapping[str, object]) -> None:
             hint="leave --until out, and give --requests or --duration",
         )
     idle = [name for name in _IDLE if same_client_args(name) & client_args.keys()]
+    idle = [name for name in idle if not (sampled and name in _OF_SAMPLING)]
     note_idle([spelling(name) for name in idle])

@@ -218,7 +218,13 @@ class _Search:
             swept=swept,
             caution=self._judge.caution(node, swept.plan, swept.correction),
             results=judged.results,
-            interval=interval_of(node, swept.plan, self.selection.shape, swept.correction),
+            interval=interval_of(
+                node,
+                swept.plan,
+                self.selection.shape,
+                swept.correction,
+                output_tokens_per_s=swept.point.output_tokens_per_s,
+            ),
         )
 
     def priced(self, *, none_holds: bool) -> Priced:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from servetune.api.choosing import Miss, Selection
 from servetune.api.ranking import Priced, Ranked
 from servetune.api.wording import COLUMNS_TEXT, confidence_text, heading_text, row_text, wrap
+from servetune.engines import priced_release
 from servetune.hardware import Node
 from servetune.metrics import LATENCIES, value_of
 from servetune.store import Results
@@ -30,6 +31,7 @@ def sweep_text(
         yield from row_text(number, one.swept, one.node if several else None)
     yield ""
     yield from wrap(_interval_text(ranked))
+    yield from wrap(priced_release(selection.plan).sentence)
     if selection.limits:
         yield ""
         yield from wrap(confidence_text([one.caution for one in ranked]))

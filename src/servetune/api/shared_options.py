@@ -15,6 +15,9 @@ from servetune.models import catalogue, quantized_checkpoints
 from servetune.option import Count, Fraction, NonNegative, members, option
 from servetune.prediction.calibrations import KeptCalibration, calibration_named
 from servetune.search import setting_text
+from servetune.workload import LoadOptions
+from servetune.workload.options import DISTINCT_PROMPTS, PREFIXES, SHARED_PREFIX
+from servetune.workload.parts import Part
 
 MODEL = option(
     "Model: hub id, local folder, or a name of the catalogue.",
@@ -22,6 +25,14 @@ MODEL = option(
     known=lambda: (*catalogue(), *quantized_checkpoints()),
 )
 """Declaration of the option `--model`."""
+
+PREFIX_LEN = option(
+    "Tokens of a shared prefix put before each prompt, beyond its --input-tokens; those of "
+    "--shared-prefix lie within them.",
+    "--prefix-len",
+    metavar="TOKENS",
+)
+"""Declaration of the option `--prefix-len`."""
 
 API_KEY_ENV = option("Environment variable that holds the API key.", metavar="NAME")
 """Declaration of the option `--api-key-env`."""
@@ -170,6 +181,38 @@ SimulatedEngine = Annotated[
 
 CopyCount = Annotated[int, msgspec.Meta(ge=1, le=1024)]
 """Number of copies of a server."""
+
+
+class SharedPrompts(msgspec.Struct, frozen=True, kw_only=True):
+    """What prompts have in common, where their lengths are options."""
+
+    group: ClassVar[str] = "Model and load"
+
+    shared_prefix_tokens: Annotated[Count | None, SHARED_PREFIX] = None
+    prefix_tokens: Annotated[Count | None, PREFIX_LEN] = None
+    prefixes: Annotated[Count | None, PREFIXES] = None
+    distinct_prompts: Annotated[Count | None, DISTINCT_PROMPTS] = None
+
+    def part(self, input_tokens: int, output_tokens: int) -> Part:
+        """Requests of these lengths; a prefix that is put before prompts makes them longer.
+
+        Raises:
+            InputError: Options contradict one another, or leave prompts no words of their own.
+        """
+        if self.prefix_tokens is not None and self.shared_prefix_tokens is not None:
+            raise InputError(
+                "--prefix-len puts a shared prefix before each prompt and --shared-prefix takes "
+                "it from the prompt's length",
+                hint="give one of the two",
+            )
+        options = LoadOptions(
+            input_tokens=str(input_tokens + (self.prefix_tokens or 0)),
+            output_tokens=str(output_tokens),
+            shared_prefix_tokens=self.prefix_tokens or self.shared_prefix_tokens,
+            prefixes=self.prefixes,
+            distinct_prompts=self.distinct_prompts,
+        )
+        return options.to_workload().parts[0]
 
 
 class Copies(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from servetune.api.frames import frame
-from servetune.api.inputs import read_records
+from servetune.api.inputs import read_records, with_server_args
 from servetune.errors import InputError, PlanError, ServetuneError
 from servetune.hardware import Node, detect_cpu, instance, instances, node
 from servetune.json_value import JsonObject
@@ -83,22 +83,25 @@ def compare_with_simulation(
     path: Path,
     model: str | None,
     machine: Node | None,
+    server_args: Sequence[str],
     kept: KeptCalibration | None,
     ended: Callable[[int, int], None],
 ) -> SimulationComparison:
     """Simulate the measured trials of a file.
 
     Args:
-        path: Journal of measured trials, or published records.
+        path: Journal of measured trials, published records, or a report of inference-perf.
         model: Model; that of each record if `None`.
         machine: Machine; that of each record if `None`.
+        server_args: Settings of the server, where the records do not have them.
         kept: Calibration that corrects the simulation.
         ended: Called after each trial with the number of trials so far, and of all.
 
     Raises:
         InputError: The file holds no measured trial that can be simulated.
     """
-    records = [one for one in read_records(path) if one.status == "ok" and not one.simulated]
+    found = with_server_args(read_records(path), server_args)
+    records = [one for one in found if one.status == "ok" and not one.simulated]
     if not records:
         raise InputError(
             f"{path} holds no trial that was measured and ended well",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -19,6 +19,7 @@ from servetune.api.request import Request, given, request_of, write_repeating
 from servetune.api.shared_options import (
     ALLOW_UNKNOWN,
     MODEL,
+    PREFIX_LEN,
     Calibrated,
     Copies,
     Drafts,
@@ -33,10 +34,9 @@ from servetune.api.simulated_comparison import SimulationComparison, compare_wit
 from servetune.api.trials import write_artifacts
 from servetune.engines import DEFAULT_ENGINE, check_weights, engine, recorded_engine, resolved
 from servetune.errors import InputError, StoreError
-from servetune.hardware import Node
 from servetune.metrics import LATENCIES, Constraint, Record, parse_constraints, unmet
 from servetune.metrics.stages import by_stage
-from servetune.models import NetworkShape, load_shape
+from servetune.models import load_shape
 from servetune.option import Count, Fraction, NonNegative, NonNegativeCount, Positive, option
 from servetune.perf.roofline import Interval, interval_of
 from servetune.perf.roofline.accuracy import Ran
@@ -83,7 +83,10 @@ _ORDER = (
 
 #: Options that go with `compare`; plans and loads are those of the file.
 _OF_COMPARISON = frozenset(
-    {"compare", "model", "gpu", "num_gpus", "instance", "price_per_hour_usd", "calibration"}
+    {
+        *("compare", "model", "gpu", "num_gpus", "instance", "price_per_hour_usd"),
+        *("calibration", "server_args"),
+    }
 )
 
 
@@ -121,15 +124,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         NonNegative | None,
         option("Standard deviation of Gaussian answer lengths, in tokens.", metavar="TOKENS"),
     ] = None
-    prefix_tokens: Annotated[
-        Count | None,
-        option(
-            "Tokens put before every prompt that it shares with others; --shared-prefix is part "
-            "of its length.",
-            "--prefix-len",
-            metavar="TOKENS",
-        ),
-    ] = None
+    prefix_tokens: Annotated[Count | None, PREFIX_LEN] = None
     client_args: Annotated[
         Settings,
         option(
@@ -232,7 +227,11 @@ class Simulation(Request, frozen=True, kw_only=True):
     token_times: Annotated[bool, option("Times of every token in the requests of --out.")] = False
     compare: Annotated[
         Path | None,
-        option("Journal of measured trials to simulate and show side by side.", metavar="FILE"),
+        option(
+            "Journal of measured trials, or report of inference-perf, to simulate and show side "
+            "by side.",
+            metavar="FILE|DIR",
+        ),
     ] = None
 
 
@@ -358,13 +357,15 @@ def simulate(
             if field.name not in _OF_COMPARISON:
                 raise InputError(
                     f"--compare simulates what the file says, {field.names[0]} cannot change it",
-                    hint="leave it out; --model, --gpu, --instance and --calibration may be given",
+                    hint="leave it out; --model, --gpu, --instance, --calibration, and for load "
+                    "clients' reports --server-args may be given",
                 )
         machine = request.machine if request.machine.gpu or request.machine.instance else None
         return compare_with_simulation(
             request.compare,
             request.model,
             machine.node() if machine else None,
+            request.plan.server_args,
             request.correction.kept(),
             _counted_trials(on_progress),
         )
@@ -390,7 +391,7 @@ def simulate(
     assert context.node is not None
     assert context.shape is not None
     heading = f"{request.model} on {context.node.label}, {trial.plan.label}, {_load_text(trial)}"
-    interval = _interval(trial, context.node, context.shape, context)
+    interval = _interval(trial, context, record)
     cliff = _cliff(trial, context, record, run)
     words = [heading, f"as {describe_scheduler(trial.plan)}", _interval_text(interval), cliff]
     return SimulationResult(
@@ -414,11 +415,15 @@ def _with_stages(trial: Trial, record: TrialRecord, run: SimulatedRun) -> TrialR
     return msgspec.structs.replace(record, results=results)
 
 
-def _interval(trial: Trial, node: Node, shape: NetworkShape, context: StudyContext) -> Interval:
+def _interval(trial: Trial, context: StudyContext, record: TrialRecord) -> Interval:
+    node, shape = context.node, context.shape
+    assert node is not None
+    assert shape is not None
     filled = resolved(trial.plan, shape, node.device)
     kept = context.calibration.calibration if context.calibration else None
     ran = Ran(protocol="closed" if trial.workload.closed_loop else "open")
-    return interval_of(node, filled, shape, kept, ran)
+    streamed = float(record.results.get("output_throughput") or 0.0)
+    return interval_of(node, filled, shape, kept, ran, output_tokens_per_s=streamed)
 
 
 def _interval_text(interval: Interval) -> str:
@@ -437,14 +442,23 @@ def _cliff(trial: Trial, context: StudyContext, record: TrialRecord, run: Simula
     """Sentence on what was nearly full, with the 99th percentiles of two further seeds."""
     assert context.node is not None
     assert context.shape is not None
-    places = resolved(trial.plan, context.shape, context.node.device).max_num_seqs or math.inf
-    users = trial.workload.concurrency or 0
+    if not record.results.completed or len(run.records) > _MOST_AGAIN:
+        return ""
+    plan = resolved(trial.plan, context.shape, context.node.device)
+    places = (plan.max_num_seqs or math.inf) * plan.replicas * plan.data_parallel
+    if trial.workload.closed_loop:
+        peak = trial.workload.concurrency or len(run.records)
+        mean, whose = float(peak), f"{peak} users nearly fill"
+    else:
+        mean, peak = _in_flight(run.records)
+        whose = f"{peak} requests were in flight at once, {mean:.3g} on average, of {places} by"
     full = []
     if run.kv_peak_fraction >= _NEARLY_FULL:
         full.append(f"the cache was {run.kv_peak_fraction:.0%} full")
-    if _NEARLY_FULL * places <= users / max(1, trial.plan.replicas) <= places / _NEARLY_FULL:
-        full.append(f"{users} users nearly fill max_num_seqs")
-    if not full or len(run.records) > _MOST_AGAIN:
+    # Far beyond, requests queue in every run alike.
+    if _NEARLY_FULL * places <= peak and mean <= places / _NEARLY_FULL:
+        full.append(f"{whose} max_num_seqs")
+    if not full:
         return ""
     tails = [record.results.get("p99_e2e_latency_ms")]
     for seed in (1, 2):
@@ -456,6 +470,15 @@ def _cliff(trial: Trial, context: StudyContext, record: TrialRecord, run: Simula
         return ""
     tails_s = f"{min(known):.3g} to {max(known):.3g} s"
     return f"near a cliff: {' and '.join(full)}; p99 end-to-end {tails_s} over three seeds"
+
+
+def _in_flight(records: Sequence[Record]) -> tuple[float, int]:
+    """Mean and largest number of requests in flight, sent and not ended."""
+    sent = [(each.sent_s, each.end_s) for each in records]
+    changes = sorted([*((end_s, -1) for _, end_s in sent), *((sent_s, 1) for sent_s, _ in sent)])
+    peak = max(itertools.accumulate(change for _, change in changes))
+    lasted_s = changes[-1][0] - changes[0][0]
+    return sum(end_s - sent_s for sent_s, end_s in sent) / lasted_s, peak
 
 
 def _require_agreement(request: Simulation) -> None:
@@ -520,7 +543,6 @@ def simulated_trial(request: Simulation) -> tuple[Trial, StudyContext]:
     swept = {name for axis in space.client for name in axis.names}
     client = _joined(space, "client", _client_settings(request, swept), name)
     _require_arrivals(client)
-    note_idle_load(client)
     fields = {
         "replicas": copies.replicas,
         "prefill_replicas": copies.prefill_replicas,
@@ -529,6 +551,7 @@ def simulated_trial(request: Simulation) -> tuple[Trial, StudyContext]:
         "draft_acceptance_fraction": drafts.draft_acceptance_fraction,
     }
     trial = with_fields(_one_trial(server, client, context), context, fields)
+    note_idle_load(client, sampled=trial.workload.sampling != "greedy")
     if context.shape is not None:
         check_weights(trial.plan, context.shape)
     return trial, context

@@ -271,7 +271,10 @@ def _note_idle_settings(groups: list[list[Trial]]) -> None:
     """Note server settings that change nothing in a simulation, as `simulate` does."""
     idle = {name for group in groups for trial in group[:1] for name in without_effect(trial.plan)}
     note_idle(sorted(idle))
-    note_idle_load(dict.fromkeys(name for trial in groups[0] for name in trial.client_args))
+    note_idle_load(
+        dict.fromkeys(name for trial in groups[0] for name in trial.client_args),
+        sampled=any(trial.workload.sampling != "greedy" for trial in groups[0]),
+    )
 
 
 def _launch(study: Study, node: Node, shape: NetworkShape | None) -> Launch:

@@ -34,7 +34,14 @@ from servetune.report import (
 )
 from servetune.search import OBJECTIVES, Recommendation
 from servetune.search import recommend as recommended
-from servetune.store import Artifacts, TrialRecord, read_requests, write_pieces, write_text
+from servetune.store import (
+    Artifacts,
+    TrialRecord,
+    is_report,
+    read_requests,
+    write_pieces,
+    write_text,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -420,7 +427,7 @@ def _summary_of(sources: Sequence[Path]) -> Path:
 
 def _timeline_beside(sources: Sequence[Path], trials: Trials) -> JsonObject | None:
     """Timeline of a single trial: that of its page, else made of its file of requests."""
-    if len(sources) != 1 or len(trials) != 1:
+    if len(sources) != 1 or len(trials) != 1 or is_report(sources[0]):
         return None
     beside = [sources[0]] if sources[0].is_file() else journals_in(sources[0])
     run = Artifacts.at(beside[0].with_suffix(".json"))

@@ -63,6 +63,12 @@ def heading_text(shape: NetworkShape, where: str, workload: Workload) -> str:
     """The first line of every estimate: what it is of, and that nothing was run."""
     pair = workload.lengths.fixed_pair
     load = f"{pair[0]} in, {pair[1]} out tokens" if pair else f"{workload.name}'s lengths"
+    shared = workload.shared_prefix()
+    if shared is not None and shared.tokens is None:
+        load += f", {shared.count:,} different prompts"
+    elif shared is not None:
+        one = "a shared prefix" if shared.count == 1 else f"one of {shared.count:,} prefixes"
+        load += f", {one} of {shared.tokens:,.0f} tokens"
     return f"ESTIMATE (arithmetic, nothing was run)\n{shape.name} on {where}, {load}"
 
 

@@ -19,6 +19,7 @@ from servetune.engines.engine import (
 from servetune.engines.memory import (
     WIDEST_FRACTION,
     Memory,
+    caches_prefixes,
     check_fits,
     concurrent_sequences,
     memory,
@@ -35,6 +36,7 @@ from servetune.engines.parallel import (
 )
 from servetune.engines.refusals import check_starts, check_weights
 from servetune.engines.registry import ENGINES
+from servetune.engines.release import PricedRelease, priced_release
 from servetune.engines.translate import (
     fields_of,
     plan_from_settings,
@@ -51,7 +53,9 @@ __all__ = [
     "Engine",
     "FirstCompletion",
     "Memory",
+    "PricedRelease",
     "Words",
+    "caches_prefixes",
     "check_fits",
     "check_parallel",
     "check_starts",
@@ -66,6 +70,7 @@ __all__ = [
     "memory",
     "plan_from_settings",
     "possible_tensor_parallel",
+    "priced_release",
     "rank_weights_bytes",
     "recorded_engine",
     "require_own_words",

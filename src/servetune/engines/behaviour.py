@@ -12,7 +12,7 @@ import msgspec
 from servetune.engines.tables import engine_table
 from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape
-from servetune.plan.plan import Plan
+from servetune.plan.plan import Plan, Setting
 
 FieldValues = Mapping[str, Any]
 """Fields of a Plan to their values."""
@@ -40,8 +40,8 @@ class Era(msgspec.Struct, frozen=True, kw_only=True):
         years: Years that tables of measurements give in place of a release.
         apart: Whether kernels and host are others, so that what holds for present engines says
             nothing of them.
-        coefficients: Paths of `perf.roofline.Coefficients` to values that differ; the fit's
-            factors of the era come on top.
+        coefficients: Paths of `perf.roofline.Coefficients` to values that differ; on
+            silicon that is not NVIDIA's the fit's factors of the port come on top.
     """
 
     name: str
@@ -55,11 +55,17 @@ class Era(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a release is of this era or an older one; a build without numbers is not."""
         if self.named:
             return version.startswith(self.named)
-        numbers = re.match(r"v?(\d+)\.(\d+)(?!\.dev)(?!\d)", version)
-        if numbers is not None:
-            return (int(numbers[1]), int(numbers[2])) < self.before
+        release = _release(version)
+        if release is not None:
+            return release < self.before
         year = re.match(r"20\d\d(?!\d)", version)
         return year is not None and int(year[0]) in self.years
+
+
+def _release(version: str) -> tuple[int, int] | None:
+    """Major and minor of a release; `None` for a build without them."""
+    numbers = re.match(r"v?(\d+)\.(\d+)(?!\.dev)(?!\d)", version)
+    return None if numbers is None else (int(numbers[1]), int(numbers[2]))
 
 
 class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,8 +83,7 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
             where they ask for none.
         offline_divides_attention: Whether its published highest throughput of networks with experts
             is with attention divided by users, whatever degree its tables print.
-        fitted_alone: Whether its coefficients are a fit of their own, on which no factor of the
-            common fit applies.
+        measured: First and last release in the runs that the fit has; `None` where it has none.
         plain_experts: Whether experts are multiplied like dense matrices, without grouped kernels.
     """
 
@@ -89,7 +94,7 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
     eras: tuple[Era, ...] = ()
     checkpoint_cache_dtype: str = ""
     offline_divides_attention: bool = False
-    fitted_alone: bool = False
+    measured: tuple[str, str] | None = None
     plain_experts: bool = False
 
     def era_of(self, version: str) -> Era | None:
@@ -119,6 +124,85 @@ class AdmissionLimit(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = "Service Unavailable"
 
 
+class FrontEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """HTTP front end of an engine: processes that detokenise and stream beside the steps.
+
+    `host.stream_token_s` of the step law is the time of one of them per token.
+
+    Attributes:
+        processes: Setting with their number; empty where it cannot be set.
+        one_per_rank: Whether each data-parallel rank has one unless that setting says otherwise.
+        interval: Setting with the tokens of a request that are streamed at a time; empty for one.
+        measured: Rates at which one process was measured, with releases and sources.
+    """
+
+    processes: str = ""
+    one_per_rank: bool = False
+    interval: str = ""
+    measured: str = ""
+
+    def process_share(self, plan: Plan) -> float:
+        """Tokens that one process streams for each token of one scheduler's steps.
+
+        Schedulers of a copy (data-parallel ranks, stages) share its front end.
+        """
+        settings = _settings(plan)
+        usual = plan.data_parallel if self.one_per_rank else 1
+        streams = _count(settings, self.processes, usual) * _count(settings, self.interval, 1)
+        return plan.data_parallel * plan.pipeline_parallel / streams
+
+
+def _settings(plan: Plan) -> Mapping[str, Setting]:
+    return {name.lstrip("-").replace("-", "_"): value for name, value in plan.extra}
+
+
+def _count(settings: Mapping[str, Setting], name: str, usual: int) -> int:
+    value = settings.get(name)
+    return value if isinstance(value, int) and value > 0 else usual
+
+
+class FilterCost(msgspec.Struct, frozen=True, kw_only=True):
+    """Time to keep the likeliest tokens of each sequence (top-k, top-p), beyond greedy sampling.
+
+    Attributes:
+        before: The first release that it is not of, major and minor; the present one's if `None`.
+        bytes_per_logit: Memory traffic of the kernels, per entry of the vocabulary and sequence.
+        entry_s: Time per entry of the vocabulary that every step takes, as one sequence is one
+            thread block's.
+    """
+
+    before: tuple[int, int] | None = None
+    bytes_per_logit: float
+    entry_s: float = 0.0
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """Sampling of an engine where requests name none.
+
+    Attributes:
+        setting: Setting that says where its parameters come from; empty where a checkpoint's
+            `generation_config.json` is not read.
+        off: Value of the setting with which that file is not read.
+        filter_costs: Costs of top-k and top-p, the oldest release first; empty where not known.
+    """
+
+    setting: str = ""
+    off: str = ""
+    filter_costs: tuple[FilterCost, ...] = ()
+
+    def reads_checkpoint(self, plan: Plan) -> bool:
+        """Whether requests that name no sampling take what the checkpoint says."""
+        return bool(self.setting) and _settings(plan).get(self.setting) != self.off
+
+    def filter_cost(self, version: str) -> FilterCost | None:
+        """Cost of top-k and top-p in a release, the present one if it is not known."""
+        release = _release(version)
+        for cost in self.filter_costs:
+            if cost.before is None or (release is not None and release < cost.before):
+                return cost
+        return None
+
+
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     """Scheduler and division of memory of an engine.
 
@@ -126,9 +210,11 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
         scheduler: `mixed` steps of prompts and answers under one budget of tokens;
             `prefill_first`, waiting prompts before the next answers; `interrupting`, answers
             interrupted for prompts by how many wait.
+        release: Release whose scheduler and defaults predictions follow.
         comparison: Comparison of the simulated scheduler with the engine's own, with its figures
             (`benchmarks/simulation/README.md`); empty where another engine's was compared.
-        composes_ahead: Whether a step is scheduled while the one before it runs.
+        composes_ahead_since: First release that schedules a step while the one before it runs,
+            major and minor; `None` for none.
         routing: Rule by which a data-parallel rank is chosen for a request.
         transfers_cache: Whether a sequence's cache can move to another server of its kind.
         must_hold_longest: Whether it refuses to start where its cache is smaller than one
@@ -139,12 +225,15 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
             graphs and libraries, beside weights and cache.
         experts_span_copies: Whether data-parallel copies share one set of routed experts.
         admission: Limits at which a request is refused at once.
+        front_end: Processes that stream its answers.
+        sampling: Sampling where requests name none, and what it costs.
         step_law: Differences of its step times from the operator tables.
     """
 
     scheduler: Literal["mixed", "prefill_first", "interrupting"] = "mixed"
+    release: str = ""
     comparison: str = ""
-    composes_ahead: bool = False
+    composes_ahead_since: tuple[int, int] | None = None
     routing: Literal["cache_pressure", "round_robin"] = "cache_pressure"
     transfers_cache: bool = False
     must_hold_longest: bool = False
@@ -152,7 +241,27 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     fraction_covers_activation: bool = True
     experts_span_copies: bool = True
     admission: tuple[AdmissionLimit, ...] = ()
+    front_end: FrontEnd = FrontEnd()
+    sampling: Sampling = Sampling()
     step_law: StepLawFacts = StepLawFacts()
+
+    def composes_ahead(self, plan: Plan, device: Device, version: str = "") -> bool:
+        """Whether steps are composed ahead where nobody says, so that what arrives misses one.
+
+        Not on CPUs, nor with pipeline parallelism. It would with drafts of a layer of their own,
+        but those are simulated with steps composed one after another.
+
+        Args:
+            plan: Resolved plan.
+            device: Its device.
+            version: Release; the plan's if empty, and the present one where neither is known.
+        """
+        if self.composes_ahead_since is None or device.architecture == "cpu":
+            return False
+        release = _release(version or plan.engine_version or "")
+        if release is not None and release < self.composes_ahead_since:
+            return False
+        return plan.pipeline_parallel == 1 and not plan.draft_tokens and not plan.prefill_replicas
 
 
 def behaviour_of(engine: str) -> Behaviour:

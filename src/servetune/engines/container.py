@@ -135,11 +135,19 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
 
 
 #: The entry points set these themselves; a second one would contradict them.
-_OCCUPIED = frozenset({"host", "port", "model", "model_path", "uds", "api_server_count"})
+_OCCUPIED = frozenset({"host", "port", "model", "model_path", "uds"})
+#: Settings of a front end of several processes. AWS's entry points start one
+#: (`python3 -m vllm.entrypoints.openai.api_server` in its sagemaker_entrypoint.sh, 2026).
+_ONE_PROCESS = frozenset({"api_server_count"})
 
 
 def refuse_occupied(settings: Settings) -> Settings:
     for name in settings:
+        if name in _ONE_PROCESS and settings[name] != 1:
+            raise CannotRender(
+                f"the container starts one API server, whatever '{name}' says",
+                hint="leave it out; with a stream_interval one server streams more tokens",
+            )
         if name in _OCCUPIED:
             raise CannotRender(
                 f"'{name}' belongs to the container, which listens where SageMaker calls it",

@@ -160,7 +160,11 @@ def memory(plan: Plan, shape: NetworkShape, device: Device) -> Memory:
         >>> memory(plan, load_shape(plan.model, catalogue_first=True), named("L4")).kv_tokens
         86144
     """
-    plan = resolved(plan, shape, device)
+    return _divided(resolved(plan, shape, device), shape, device)
+
+
+def _divided(plan: Plan, shape: NetworkShape, device: Device) -> Memory:
+    """`memory` of a resolved plan."""
     usable_bytes = _usable_bytes(plan, device)
     activation_bytes, graph_bytes, runtime_bytes = _reserved_bytes(plan, shape, device)
     reserved_bytes = activation_bytes + graph_bytes + runtime_bytes
@@ -203,6 +207,11 @@ def concurrent_sequences(
     """
     plan = resolved(plan, shape, device)
     free_bytes = _usable_bytes(plan, device) - sum(_reserved_bytes(plan, shape, device))
+    return _sequences_in(free_bytes, plan, shape, context_tokens)
+
+
+def _sequences_in(free_bytes: float, plan: Plan, shape: NetworkShape, context_tokens: int) -> int:
+    """`concurrent_sequences` of a resolved plan whose weights and cache have so many bytes."""
     needs = [
         (max(0.0, free_bytes - weights_bytes), _stage_kv_bytes(plan, shape, layers, context_tokens))
         for layers, weights_bytes in _stages(plan, shape)
@@ -217,6 +226,16 @@ def rank_weights_bytes(plan: Plan, shape: NetworkShape) -> tuple[float, ...]:
     per_stage = [weights_bytes for _, weights_bytes in _stages(plan, shape)]
     copies = plan.tensor_parallel * plan.data_parallel
     return tuple(weights_bytes for weights_bytes in per_stage for _ in range(copies))
+
+
+def caches_prefixes(plan: Plan, divided: Memory) -> bool:
+    """Whether a resolved plan finds beginnings of prompts again in its cache.
+
+    It does not where sequences have a state besides: a block of tokens does not bring it back.
+    """
+    further = {name.lstrip("-").replace("-", "_"): value for name, value in plan.extra}
+    off = divided.state_bytes_per_sequence > 0 or further.get("disable_radix_cache") is True
+    return bool(plan.prefix_caching) and not off
 
 
 def check_fits(
@@ -244,16 +263,17 @@ def check_fits(
     plan = resolved(plan, shape, device)
     _check_limits(plan, shape)
     check_silicon(plan, shape, device)
-    found = memory(plan, shape, device)
-    where = f"{shape.name} as {_degrees(plan)} on {device.name}"
+    found = _divided(plan, shape, device)
     longest = plan.max_model_len or shape.max_context_tokens
     needed_bytes, available_bytes = found.needed_bytes, found.usable_bytes
-    problem = (
-        f"weights and working memory need {format_bytes(needed_bytes)} per device, "
-        f"{format_bytes(available_bytes)} may be used"
-    )
-    if needed_bytes < available_bytes:
-        if concurrent_sequences(plan, shape, device, longest) >= 1:
+    if needed_bytes >= available_bytes:
+        problem = (
+            f"weights and working memory need {format_bytes(needed_bytes)} per device, "
+            f"{format_bytes(available_bytes)} may be used"
+        )
+    else:
+        free_bytes = available_bytes - found.reserved_bytes
+        if _sequences_in(free_bytes, plan, shape, longest) >= 1:
             return found
         available_bytes = found.kv_cache_bytes
         needed_bytes = max(
@@ -264,7 +284,7 @@ def check_fits(
             f"device, {format_bytes(available_bytes)} is left"
         )
     raise DoesNotFit(
-        f"{where}: {problem}",
+        f"{shape.name} as {_degrees(plan)} on {device.name}: {problem}",
         needed_bytes=needed_bytes,
         available_bytes=available_bytes,
         hint=_what_would_fit(plan, shape, device, device_limit or 8) if advise else "",

@@ -171,6 +171,8 @@ def _links() -> Mapping[str, Link]:
                 bytes_per_s=row.gb_per_s * GB,
                 peer_to_peer=row.peer_to_peer,
                 source=row.source,
+                most_devices=row.most_devices,
+                beyond_bytes_per_s=row.beyond_gb_per_s and row.beyond_gb_per_s * GB,
             )
             for row in bundled("links.toml", "link", LinkRow)
         }

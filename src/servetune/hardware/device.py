@@ -56,14 +56,27 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Interconnect between the devices of one node.
 
-    `bytes_per_s` is per device and direction; `perf.roofline.collectives` derives the time of
-    an all-reduce from it.
+    `perf.roofline.collectives` derives the time of an all-reduce from it.
+
+    Attributes:
+        bytes_per_s: Rate per device and direction.
+        peer_to_peer: Whether devices read each other's memory.
+        most_devices: Largest group that it joins; `None` for any.
+        beyond_bytes_per_s: Rate of what joins larger groups.
     """
 
     name: str
     bytes_per_s: float
     peer_to_peer: bool
     source: str = ""
+    most_devices: int | None = None
+    beyond_bytes_per_s: float | None = None
+
+    def rate_among(self, group: int) -> float:
+        """Rate per device and direction in a group of so many devices, in bytes/s."""
+        if self.most_devices is None or group <= self.most_devices:
+            return self.bytes_per_s
+        return self.beyond_bytes_per_s or self.bytes_per_s
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -37,12 +37,14 @@ class DeviceRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class LinkRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Link row, in GB/s per device and direction."""
+    """Link row, in GB/s per device and direction; fields as in `Link`."""
 
     name: str
     gb_per_s: float
     peer_to_peer: bool
     source: str = ""
+    most_devices: int | None = None
+    beyond_gb_per_s: float | None = None
 
 
 class InstanceRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

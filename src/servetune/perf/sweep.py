@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from servetune.engines import engine
 from servetune.engines.defaults import resolved
 from servetune.engines.memory import check_fits
 from servetune.engines.parallel import check_parallel, with_whole_experts
@@ -21,9 +22,15 @@ from servetune.hardware.device import Node
 from servetune.models.shape import ExpertFeedForward, NetworkShape
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import Coefficients
-from servetune.perf.roofline.factors import coefficients_for
+from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S
+from servetune.perf.roofline.factors import run_coefficients
 from servetune.perf.roofline.local_corrections import LocalCorrections
-from servetune.perf.roofline.steady_state import OperatingPoint, SteadyState, length_moments
+from servetune.perf.roofline.steady_state import (
+    LengthMoments,
+    OperatingPoint,
+    SteadyState,
+    workload_moments,
+)
 from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.plan.plan import Plan
 from servetune.workload.workload import Workload
@@ -66,29 +73,43 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def layouts(plan: Plan, shape: NetworkShape, node: Node) -> Iterator[Plan]:
-    """The plan over all devices of the node, in every way that divides both.
+    """The plan over all devices of the node, in every way that divides both and the engine serves.
 
     Tensor parallelism first; data-parallel attention with whole experts only where there
     are experts, which are also whole where a split would cut them; copies fill the rest.
-    Pipelines are left to machines on which nothing else fits: their stages wait for each other.
+    Pipelines are tried where devices are joined by PCIe, over which they send far less.
     """
     count = node.device_count
     experts = any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in shape.layers)
-    for tensor in range(1, count + 1):
-        if count % tensor:
-            continue
-        ranks = [1]
-        if experts:
-            ranks += [d for d in range(2, count // tensor + 1) if count // tensor % d == 0]
-        for data in ranks:
+    joined = node.link.bytes_per_s >= FABRIC_BYTES_PER_S
+    for tensor in _divisors(count):
+        rest = count // tensor
+        splits = [(1, data) for data in (_divisors(rest) if experts else (1,))]
+        splits += [(stages, 1) for stages in _divisors(rest) if stages > 1 and not joined]
+        for stages, data in splits:
             split = msgspec.structs.replace(
                 plan,
                 tensor_parallel=tensor,
+                pipeline_parallel=stages,
                 data_parallel=data,
                 expert_parallel=data > 1,
-                replicas=count // (tensor * data),
+                replicas=rest // (stages * data),
             )
-            yield with_whole_experts(split, shape)
+            if _served(split):
+                yield with_whole_experts(split, shape)
+
+
+def _divisors(count: int) -> Iterator[int]:
+    return (number for number in range(1, count + 1) if count % number == 0)
+
+
+def _served(plan: Plan) -> bool:
+    """Whether the plan's engine has settings for its layout."""
+    try:
+        engine(plan.engine).plan_settings(plan)
+    except PlanError:
+        return False
+    return True
 
 
 def plans_of(
@@ -143,8 +164,7 @@ def sweep(
 
     A calibration corrects each plan at each concurrency.
     """
-    moments = length_moments(workload.lengths, workload.seed)
-    laws: dict[Plan, tuple[StepLaw, LocalCorrections]] = {}
+    laws: dict[Plan, tuple[StepLaw, LocalCorrections, LengthMoments]] = {}
     for plan in plans:
         try:
             filled = resolved(plan, shape, node.device)
@@ -154,11 +174,13 @@ def sweep(
             continue
         alike = msgspec.structs.replace(filled, max_num_seqs=None, max_num_batched_tokens=None)
         if alike not in laws:  # batch limits say which steps come, not how long one takes
+            moments = workload_moments(workload, filled, divided)
             corrections = LocalCorrections(calibration, filled, shape, moments, node.link)
             corrections.prepare(concurrencies)
-            chosen = coefficients or coefficients_for(node.device, filled.engine)
-            laws[alike] = step_law(filled, shape, node, corrections.law(chosen)), corrections
-        law, corrections = laws[alike]
+            chosen = coefficients or run_coefficients(node.device, filled, shape, workload)
+            law = step_law(filled, shape, node, corrections.law(chosen))
+            laws[alike] = law, corrections, moments
+        law, corrections, moments = laws[alike]
         kv_tokens = divided.kv_tokens_at(moments.context_tokens)
         state = SteadyState(law, filled, kv_tokens, moments)
         for concurrency in concurrencies:

@@ -25,6 +25,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     Attributes:
         model: Hub id or local folder, as the engine is given it.
         engine: Name of the engine whose defaults fill what is `None`.
+        engine_version: Release of the engine whose step times predictions have; `None` for the
+            present ones. No engine is told.
         tensor_parallel: Devices over which each matrix is split.
         pipeline_parallel: Stages over which the layers are split.
         data_parallel: Copies of the model behind one address, inside the engine.
@@ -55,6 +57,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     model: str
     engine: str = DEFAULT_ENGINE
+    engine_version: str | None = None
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     data_parallel: int = 1
@@ -142,6 +145,7 @@ _COUNTS = (
 )
 
 _LABELLED = (
+    "engine_version",
     "max_num_seqs",
     "max_num_batched_tokens",
     "max_model_len",

@@ -43,7 +43,7 @@ from servetune.models.quantization import (
     canonical_cache_dtype,
     effective_quantization,
 )
-from servetune.perf.roofline import ClosedLoopRun, length_moments
+from servetune.perf.roofline import PlannedRun, length_moments
 from servetune.prediction.rows import Cell, rounded
 
 PACKAGE = "aiconfigurator"
@@ -112,7 +112,7 @@ def require_installed() -> None:
         )
 
 
-def call_for(run: ClosedLoopRun, published: str = "") -> EstimateCall:
+def call_for(run: PlannedRun, published: str = "") -> EstimateCall:
     """Call of aiconfigurator for a run.
 
     Args:
@@ -162,7 +162,7 @@ def call_for(run: ClosedLoopRun, published: str = "") -> EstimateCall:
     )
 
 
-def estimate_run(run: ClosedLoopRun, config: Mapping[str, object]) -> AiconfiguratorEstimate:
+def estimate_run(run: PlannedRun, config: Mapping[str, object]) -> AiconfiguratorEstimate:
     """Estimate of a run by aiconfigurator.
 
     Args:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from servetune.engines import WIDEST_FRACTION
-from servetune.perf.roofline import ClosedLoopRun
+from servetune.perf.roofline import PlannedRun
 
 #: Words of tables for servers that both compute prompts and decode, `static` batches included.
 _AGGREGATED = ("", "agg", "aggregated", "ifb", "static")
 _DISAGGREGATED = ("disagg", "disaggregated", "pd")
 
 
-def assumed(row: Mapping[str, str], run: ClosedLoopRun, benchmark: str | None = None) -> str:
+def assumed(row: Mapping[str, str], run: PlannedRun, benchmark: str | None = None) -> str:
     """Differences between the run and the row's own words, for a reader; empty if none.
 
     Args:
@@ -29,7 +29,7 @@ def assumed(row: Mapping[str, str], run: ClosedLoopRun, benchmark: str | None = 
 _TITLES = {"inferencemax": "InferenceMAX"}
 
 
-def _assumptions(row: Mapping[str, str], run: ClosedLoopRun, source: str) -> Iterator[str]:
+def _assumptions(row: Mapping[str, str], run: PlannedRun, source: str) -> Iterator[str]:
     plan = run.plan
     divided = plan.data_parallel > 1 and row.get("dp", "").strip() in ("", "1", "1.0")
     if divided:

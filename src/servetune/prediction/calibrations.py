@@ -20,7 +20,7 @@ from servetune.hardware import Node
 from servetune.metrics import summarize
 from servetune.models import NetworkShape
 from servetune.perf import Anchor, Calibration, calibrated, learned_factors, run_features
-from servetune.perf.roofline import ClosedLoopRun
+from servetune.perf.roofline import PlannedRun
 from servetune.perf.sim import simulate
 from servetune.plan import Plan
 from servetune.store import TrialRecord, now_utc, read_json, write_text
@@ -90,7 +90,8 @@ def from_trials(
     if not usable:
         raise InputError(
             "no trial can serve as an anchor",
-            hint="anchors are measured trials with max_concurrency or a request_rate",
+            hint="anchors are measured trials with max_concurrency or a request_rate, and with a "
+            "mean time per output token",
         )
     learned = _learned(usable, shape, node)
     anchors = tuple(_anchor(record, shape, node, learned) for record in usable)
@@ -126,7 +127,7 @@ def _learned(records: Sequence[TrialRecord], shape: NetworkShape, node: Node) ->
     runs = [(_plan_of(record, shape), _workload_of(record)) for record in records]
     return learned_factors(
         [
-            ClosedLoopRun(
+            PlannedRun(
                 shape=shape,
                 node=node,
                 plan=plan,

@@ -17,8 +17,8 @@ from servetune.errors import InputError, ServetuneError
 from servetune.models import NetworkShape
 from servetune.perf import Anchor, Calibration, RunFeatures, calibrated, run_features
 from servetune.perf.roofline import (
-    ClosedLoopRun,
     LengthMoments,
+    PlannedRun,
     RunPoint,
     length_moments,
     predict_runs,
@@ -74,13 +74,13 @@ def anchors_of(
     return found
 
 
-def _tells(run: ClosedLoopRun, times: Mapping[str, float | None]) -> bool:
+def _tells(run: PlannedRun, times: Mapping[str, float | None]) -> bool:
     whole = run.protocol in _AT_ONCE and (times["e2e_ms"] or times["output_tokens_per_s"])
     return bool(times["ttft_ms"] or times["tpot_ms"] or whole)
 
 
 def _step_times_ms(
-    run: ClosedLoopRun, point: RunPoint, times: Mapping[str, float | None]
+    run: PlannedRun, point: RunPoint, times: Mapping[str, float | None]
 ) -> tuple[float, float | None]:
     """Predicted and measured time that tells of steps: per token, or of all tokens together."""
     if times["tpot_ms"] is not None or run.protocol not in _AT_ONCE:
@@ -91,9 +91,7 @@ def _step_times_ms(
     return MS_PER_S / point.output_tokens_per_s, None if rate is None else MS_PER_S / rate
 
 
-def corrected_by_rows(
-    runs: Sequence[ClosedLoopRun], anchors: AnchorsOf
-) -> list[Calibration | None]:
+def corrected_by_rows(runs: Sequence[PlannedRun], anchors: AnchorsOf) -> list[Calibration | None]:
     """Correction of each run by anchors; `None` where none is of its model and device."""
     found: list[Calibration | None] = [None] * len(runs)
     for group, measured in anchors.items():
@@ -105,7 +103,7 @@ def corrected_by_rows(
 
 
 def corrected_by_kept(
-    runs: Sequence[ClosedLoopRun], kept: KeptCalibration
+    runs: Sequence[PlannedRun], kept: KeptCalibration
 ) -> list[Calibration | None]:
     """Correction of each run by a kept calibration; `None` where it is of another model."""
     mine = [
@@ -124,11 +122,11 @@ def corrected_by_kept(
     return found
 
 
-def _group(run: ClosedLoopRun) -> tuple[str, str]:
+def _group(run: PlannedRun) -> tuple[str, str]:
     return run.shape.name, run.node.device.name
 
 
-def _features(run: ClosedLoopRun) -> RunFeatures:
+def _features(run: PlannedRun) -> RunFeatures:
     features = run_features(
         run.plan, run.shape, _moments(run.lengths), run.concurrency, link=run.node.link
     )

@@ -1,4 +1,4 @@
-"""Rows of a measurement table as closed-loop runs, and their predictions as columns.
+"""Rows of a measurement table as planned runs, and their predictions as columns.
 
 Such tables (NVIDIA's aiconfigurator regression set, InferenceMAX dumps) are measured alike:
 random prompts of 0.8 to 1 times the nominal lengths, ten requests per user, all users at once
@@ -32,9 +32,9 @@ from servetune.errors import InputError, UnknownName
 from servetune.hardware import Device, Node, device, node
 from servetune.models import ExpertFeedForward, NetworkShape
 from servetune.perf import Calibration
-from servetune.perf.roofline import ClosedLoopRun, PredictedRun, interval_of, length_moments
+from servetune.perf.roofline import PlannedRun, PredictedRun, interval_of, length_moments
 from servetune.perf.roofline.accuracy import Ran
-from servetune.perf.roofline.closed_loop import Protocol
+from servetune.perf.roofline.run_formulas import Protocol
 from servetune.plan import Plan
 from servetune.prediction.conventions import Convention, RowFacts, UnstatedSettings
 from servetune.workload import LengthLaws
@@ -61,7 +61,7 @@ def run_of(
     row: Mapping[str, str],
     shape_of: Callable[[str], NetworkShape],
     convention: Convention | None = None,
-) -> ClosedLoopRun:
+) -> PlannedRun:
     """Run that a row describes.
 
     Args:
@@ -111,7 +111,7 @@ def run_of(
     # The row was run, so its plan is one that an engine can run: `assumptions` reports changes.
     plan = with_wider_share(with_whole_experts(plan, shape), shape, gpu)
     plan = with_useful_places(plan, shape, gpu, _context_tokens(lengths))
-    return ClosedLoopRun(
+    return PlannedRun(
         shape=shape,
         node=_machine(gpu, plan.device_count),
         plan=plan,
@@ -226,7 +226,7 @@ def _has_experts(shape: NetworkShape) -> bool:
 
 
 def prediction_columns(
-    run: ClosedLoopRun, predicted: PredictedRun, calibration: Calibration | None = None
+    run: PlannedRun, predicted: PredictedRun, calibration: Calibration | None = None
 ) -> dict[str, Cell]:
     """Output columns of a row: times in ms, with the interval that holds 90% of runs.
 
@@ -237,7 +237,14 @@ def prediction_columns(
     """
     point = predicted.point
     ran = Ran(engine=run.engine, version=run.engine_version, protocol=run.protocol)
-    band = interval_of(run.node, run.plan, run.shape, calibration, ran)
+    band = interval_of(
+        run.node,
+        run.plan,
+        run.shape,
+        calibration,
+        ran,
+        output_tokens_per_s=point.output_tokens_per_s,
+    )
     law = run.lengths.output_tokens if isinstance(run.lengths, LengthLaws) else None
     e2e_ms = point.e2e_ms
     if isinstance(law, Uniform):  # of the nominal length, by which tables count

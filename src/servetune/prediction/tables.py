@@ -19,7 +19,7 @@ import msgspec
 
 from servetune.errors import InputError, ServetuneError, StoreError, UnknownName
 from servetune.perf import Calibration
-from servetune.perf.roofline import ClosedLoopRun, predict_runs
+from servetune.perf.roofline import PlannedRun, predict_runs
 from servetune.prediction.aiconfigurator import estimate_columns, estimate_run, require_installed
 from servetune.prediction.assumptions import assumed
 from servetune.prediction.calibrations import KeptCalibration
@@ -178,7 +178,7 @@ class _RowReader:
     def by_servetune(self, table: Table) -> tuple[list[dict[str, Cell]], tuple[str, ...]]:
         """Rows with servetune's predictions, or with the reason why there is none."""
         filled = _blank(table)
-        runs: list[ClosedLoopRun] = []
+        runs: list[PlannedRun] = []
         rows: list[dict[str, Cell]] = []
         for source, row in zip(table.rows, filled, strict=True):
             with _errors_noted(row):
@@ -210,7 +210,7 @@ class _RowReader:
                 row.update(estimate_columns(estimate_run(run, config)))
         return filled
 
-    def _run(self, source: Mapping[str, str], row: dict[str, Cell]) -> ClosedLoopRun:
+    def _run(self, source: Mapping[str, str], row: dict[str, Cell]) -> PlannedRun:
         run = run_of(source, self._models.shape, self._convention)
         parts = (
             self._models.stand_in(source["model"].strip()),
@@ -220,7 +220,7 @@ class _RowReader:
         return run
 
     def _corrections(
-        self, runs: list[ClosedLoopRun]
+        self, runs: list[PlannedRun]
     ) -> tuple[list[Calibration | None], tuple[str, ...]]:
         """Correction of each run, and notes where none applies."""
         kept = self._options.calibration

@@ -10,12 +10,13 @@ from servetune.engines.translate import plan_from_settings
 from servetune.hardware import Node
 from servetune.json_value import JsonObject
 from servetune.metrics import Acceptance, Constraint
+from servetune.models import CheckpointSampling, load_sampling
 from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan
 from servetune.prediction.calibrations import KeptCalibration
 from servetune.search import Space
 from servetune.store import trial_key
-from servetune.workload import Workload, workload_from_client_args
+from servetune.workload import Workload, load_options, workload_from_client_args
 from servetune.workload.prepare import prepare
 from servetune.workload.prompts import Prompt
 
@@ -103,7 +104,8 @@ def trials_of(space: Space, study: StudyContext) -> Iterator[list[Trial]]:
     """
     node = study.node.label if study.node else ""
     clients = [
-        (args, workload_from_client_args(args, model=study.model)) for args in space.clients()
+        (args, _as_sampled(workload_from_client_args(args, model=study.model), args, study.model))
+        for args in space.clients()
     ]
     for server_args in space.servers():
         plan = plan_from_settings(study.engine, study.model, server_args)
@@ -124,6 +126,21 @@ def trials_of(space: Space, study: StudyContext) -> Iterator[list[Trial]]:
             )
             for client_args, workload in clients
         ]
+
+
+def _as_sampled(workload: Workload, client_args: JsonObject, model: str) -> Workload:
+    """The workload with the way in which tokens are chosen, by its requests and the checkpoint."""
+    body = msgspec.json.decode(workload.extra_body) if workload.extra_body else {}
+    named = {"temperature": load_options(client_args).temperature, **body}
+    if not named["temperature"]:
+        return workload
+    if {"top_k", "top_p"} & named.keys():
+        own = CheckpointSampling(top_k=named.get("top_k"), top_p=named.get("top_p"))
+        return msgspec.structs.replace(workload, sampling="filtered" if own.filters else "greedy")
+    checkpoint = load_sampling(model)
+    if checkpoint is None or not msgspec.structs.replace(checkpoint, temperature=None).filters:
+        return workload
+    return msgspec.structs.replace(workload, sampling="checkpoint")
 
 
 def with_fields(

@@ -2,8 +2,6 @@
 
 from servetune.perf.roofline.accuracy import Accuracy, accuracy_like
 from servetune.perf.roofline.breakdown import breakdown
-from servetune.perf.roofline.closed_loop import RunPoint
-from servetune.perf.roofline.closed_loop_runs import ClosedLoopRun, PredictedRun, predict_runs
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.estimate import (
     Estimate,
@@ -14,6 +12,8 @@ from servetune.perf.roofline.estimate import (
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.interval import Interval, SafetyFactors, interval_of, safety_factors_of
 from servetune.perf.roofline.operations import Step, operations
+from servetune.perf.roofline.planned_runs import PlannedRun, PredictedRun, predict_runs
+from servetune.perf.roofline.run_formulas import RunPoint
 from servetune.perf.roofline.steady_state import (
     LengthMoments,
     OperatingPoint,
@@ -25,13 +25,13 @@ from servetune.perf.roofline.tables import COEFFICIENTS, table_for
 __all__ = [
     "COEFFICIENTS",
     "Accuracy",
-    "ClosedLoopRun",
     "Coefficients",
     "Estimate",
     "Interval",
     "LengthMoments",
     "OperatingPoint",
     "Phase",
+    "PlannedRun",
     "PredictedRun",
     "RunPoint",
     "SafetyFactors",

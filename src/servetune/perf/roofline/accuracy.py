@@ -1,8 +1,9 @@
 """Measured runs that resemble a plan, and how far predictions missed them.
 
-`data/accuracy.csv` has one line for each kind of measured run: its source, device, engine, kind of
-network and storage, the number of rows, and quantiles of log(predicted / measured) where the law
-was fitted without the row's group (`benchmarks/prediction/accuracy.py` writes it).
+`data/accuracy.csv` has one line for each kind of measured run: its source, device, engine, release,
+kind of network and storage, the number of rows, and quantiles of log(predicted / measured) where
+the law was fitted without that source (`benchmarks/prediction/accuracy.py` writes it), as whoever
+asks is a source that no fit has seen.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         architecture: Key of the silicon's operator table; empty where it has none.
         engine: Name in measured runs (`StepLawFacts.name`).
+        release: `present`, `earlier` or `past`, as the engine's eras are (`Era`).
         network: `dense` or `experts`.
         bits: Bits of a stored weight of its larger part: 16, 8 or 4.
     """
@@ -42,6 +44,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     architecture: str
     engine: str
+    release: str
     network: str
     bits: int
 
@@ -70,6 +73,9 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
         sources: Laboratories that measured them.
         median_percent: Median absolute error of the time per token; `None` without rows.
         most_percent: Error within which nine of ten lie; `None` without rows.
+        ttft_median_percent: Median absolute error of the time to the first token; `None` where none
+            was measured.
+        ttft_most_percent: Error of it within which nine of ten lie; likewise.
         alike: Properties that those rows share with the plan, in words.
     """
 
@@ -78,6 +84,8 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     median_percent: float | None
     most_percent: float | None
     alike: str
+    ttft_median_percent: float | None = None
+    ttft_most_percent: float | None = None
 
     @property
     def sentence(self) -> str:
@@ -85,10 +93,14 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
         if self.median_percent is None or self.most_percent is None:
             return f"no measured run is like this ({self.alike}): the interval is a judgement"
         sources = "1 source" if self.sources == 1 else f"{self.sources} sources"
-        return (
+        text = (
             f"{self.rows} measured rows of {sources} like this ({self.alike}): "
             f"median error {self.median_percent:.0f}%, nine in ten within {self.most_percent:.0f}%"
         )
+        if self.ttft_median_percent is None or self.ttft_most_percent is None:
+            return text
+        first = f"{self.ttft_median_percent:.0f}% and {self.ttft_most_percent:.0f}%"
+        return f"{text}; first tokens {first}"
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,8 +108,8 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         engine: Engine whose kernels and overheads apply; the plan's if `None`.
-        version: Release of it; the present generation if empty.
-        protocol: Way in which requests come (`closed_loop.Protocol`).
+        version: Release of it; the plan's if empty.
+        protocol: Way in which requests come (`run_formulas.Protocol`).
     """
 
     engine: str | None = None
@@ -109,10 +121,13 @@ def kind_of_run(node: Node, plan: Plan, shape: NetworkShape, ran: Ran | None = N
     """Kind of a plan's runs on a node."""
     stored = effective_quantization(shape.quantization, plan.quantization).name
     sparse = any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in shape.layers)
+    facts = step_law_facts((ran and ran.engine) or plan.engine)
+    era = facts.era_of((ran and ran.version) or plan.engine_version or "")
     return Kind(
         device=node.device.name,
         architecture=architecture_of(node.device),
-        engine=step_law_facts((ran and ran.engine) or plan.engine).name,
+        engine=facts.name,
+        release="present" if era is None else "past" if era.apart else "earlier",
         network="experts" if sparse else "dense",
         bits=_bits(stored),
     )
@@ -126,10 +141,12 @@ def accuracy_like(node: Node, plan: Plan, shape: NetworkShape, ran: Ran | None =
 @functools.cache
 def _accuracy(kind: Kind) -> Accuracy:
     shared_of = (
-        ("device", "engine", "network", "bits"),
+        ("device", "engine", "release", "network", "bits"),
+        ("device", "engine", "release", "network"),
+        ("architecture", "engine", "release", "network", "bits"),
+        ("device", "engine", "release"),
+        ("architecture", "engine", "release"),
         ("device", "engine", "network"),
-        ("architecture", "engine", "network", "bits"),
-        ("device", "engine"),
         ("architecture", "engine"),
         ("architecture",),
     )
@@ -142,33 +159,42 @@ def _accuracy(kind: Kind) -> Accuracy:
         ]
         rows = sum(cell.rows for cell in found)
         if rows >= _ENOUGH:
-            median, most = _errors(found)
+            median, most = _errors([(cell.rows, cell.own) for cell in found])
+            first = _errors([(cell.rows, cell.ttft) for cell in found if cell.ttft])
             return Accuracy(
                 rows=rows,
                 sources=len({cell.source for cell in found}),
                 median_percent=median,
                 most_percent=most,
                 alike=_words(kind, shared),
+                ttft_median_percent=first[0],
+                ttft_most_percent=first[1],
             )
     return Accuracy(
         rows=0,
         sources=0,
         median_percent=None,
         most_percent=None,
-        alike=_words(kind, ("device", "engine", "network", "bits")),
+        alike=_words(kind, ("device", "engine", "release", "network", "bits")),
     )
 
 
-def _errors(found: Iterable[Cell]) -> tuple[float, float]:
+def _errors(
+    found: Iterable[tuple[int, tuple[float, ...]]],
+) -> tuple[float, float] | tuple[None, None]:
+    """Median and nine-in-ten error in percent, of numbers of rows and their logarithms."""
     logs: list[float] = []
     weights: list[float] = []
-    for cell in found:
-        logs += cell.own
-        weights += [cell.rows / len(cell.own)] * len(cell.own)
+    for rows, some in found:
+        logs += some
+        weights += [rows / len(some)] * len(some)
+    if not logs:
+        return None, None
     errors = 100 * np.abs(np.expm1(logs))
     order = np.argsort(errors)
     shares = (np.cumsum(np.array(weights)[order]) - np.array(weights)[order] / 2) / sum(weights)
-    return tuple(float(np.interp(at, shares, errors[order])) for at in (0.5, 0.9))  # type: ignore[return-value]
+    median, most = (float(np.interp(at, shares, errors[order])) for at in (0.5, 0.9))
+    return median, most
 
 
 def _words(kind: Kind, shared: tuple[str, ...]) -> str:
@@ -176,6 +202,7 @@ def _words(kind: Kind, shared: tuple[str, ...]) -> str:
         "device": kind.device,
         "architecture": f"other {kind.architecture} GPUs",
         "engine": kind.engine,
+        "release": f"{kind.release} releases",
         "network": f"{kind.network} network",
         "bits": f"{kind.bits}-bit weights",
     }
@@ -204,6 +231,7 @@ def _cell(row: dict[str, str]) -> Cell:
             device=row["device"],
             architecture=row["architecture"],
             engine=row["engine"],
+            release=row["release"],
             network=row["network"],
             bits=int(row["bits"]),
         ),

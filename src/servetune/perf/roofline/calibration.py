@@ -15,8 +15,8 @@ from types import MappingProxyType
 import msgspec
 import numpy as np
 
-from servetune.perf.roofline.closed_loop import RunPoint
 from servetune.perf.roofline.coefficients import EXPERT_SHARES, Coefficients, changed, value_at
+from servetune.perf.roofline.run_formulas import RunPoint
 from servetune.perf.roofline.similarity import (
     RunFeatures,
     guessed_logs,
@@ -36,6 +36,7 @@ _STEP_FIELDS = (
     "host.sequence_s",
     "host.draft_sequence_s",
     "host.prompt_s",
+    "host.stream_token_s",
     "launch.layer_s",
     "launch.experts_s",
 )

@@ -76,6 +76,7 @@ class ExpertProducts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         extra_rows: Rows that a grouped product computes for each expert it touches beyond those
             it needs: half a tile, and the busiest device's share of a skewed routing.
         extra_rows_packed: Extra rows of kernels that widen weights, whose tiles are small.
+        every_expert_tokens: Largest step in which every expert multiplies every token.
     """
 
     compute_fraction: float = 0.37
@@ -92,6 +93,7 @@ class ExpertProducts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     layer_mxfp4_s: float = 25e-6
     extra_rows: float = 45.0
     extra_rows_packed: float = 16.0
+    every_expert_tokens: int = 0
 
 
 class AttentionKernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -159,6 +161,8 @@ class HostOverheads(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         request_s: Time from a request's arrival at the server to the scheduler's queue: HTTP,
             tokenizer, one hop between processes [2-20 ms].
         prompt_token_s: Part of that per token of the prompt.
+        stream_token_s: Time of one process of the HTTP front end per token that it streams, beside
+            the steps; steps take no less than their tokens need. Zero where no limit was seen.
     """
 
     step_s: float = 1.0e-3
@@ -168,6 +172,7 @@ class HostOverheads(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     draft_sequence_s: float = 20e-6
     request_s: float = 5e-3
     prompt_token_s: float = 1e-6
+    stream_token_s: float = 0.0
 
 
 class LaunchOverheads(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -190,26 +195,12 @@ class LaunchOverheads(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     captured_sequences: int = 512
 
 
-class CollectiveFactors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Factors on the laws of `collectives`.
-
-    Attributes:
-        latency_factor: Factor on the latency over a switched fabric.
-        rate_factor: Factor on the rate over a switched fabric.
-        host_path_factor: Factor on the rate over PCIe.
-    """
-
-    latency_factor: float = 1.0
-    rate_factor: float = 1.0
-    host_path_factor: float = 1.0
-
-
 class ClosedLoopEffects(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Waiting in benchmarks with a fixed number of users, beyond what steps explain.
 
     Attributes:
         clump_prompts: Prompts of others that one waits for beyond those that evenly spread
-            arrivals explain, per (sqrt(users) - 1) (`closed_loop`).
+            arrivals explain, per (sqrt(users) - 1) (`run_formulas`).
         intake_s: Further wait per prompt that arrived at the same time before it: HTTP, tokenizer.
         together_steps: Steps over which users of a prefill-first engine fall out of step: their
             prompts arrive together in a share exp(-w / together_steps) of generations, w the
@@ -270,7 +261,6 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     small_kernels: SmallKernels = SmallKernels()
     host: HostOverheads = HostOverheads()
     launch: LaunchOverheads = LaunchOverheads()
-    collectives: CollectiveFactors = CollectiveFactors()
     closed_loop: ClosedLoopEffects = ClosedLoopEffects()
     scheduling: SchedulingFacts = SchedulingFacts()
     device_factor: float = 1.0
@@ -283,7 +273,6 @@ _PARTS: Mapping[str, type[msgspec.Struct]] = {
     "small_kernels": SmallKernels,
     "host": HostOverheads,
     "launch": LaunchOverheads,
-    "collectives": CollectiveFactors,
     "closed_loop": ClosedLoopEffects,
     "scheduling": SchedulingFacts,
 }

@@ -63,23 +63,14 @@ def all_reduce_law(link: Link, group: int) -> Collective:
     if group == 1:
         return _ALONE
     ring = 2 * (group - 1) / group  # bytes sent per device and byte of message
-    if link.bytes_per_s >= FABRIC_BYTES_PER_S:
+    rate = link.rate_among(group)
+    if rate >= FABRIC_BYTES_PER_S:
         share = min(_at(_FABRIC_BUS_FRACTION, group), _FABRIC_BUS_MOST)
-        bus = link.bytes_per_s * share
-        return Collective(_at(_FABRIC_LATENCY_S, group), bus / ring)
+        return Collective(_at(_FABRIC_LATENCY_S, group), rate * share / ring)
     shares = _PEER_BUS_SHARE if link.peer_to_peer else _STAGED_BUS_SHARE
-    bus = link.bytes_per_s * _at(shares, group)
-    return Collective(_at(_PCIE_LATENCY_S, group), bus / ring)
-
-
-def all_reduce_s(link: Link, group: int, message_bytes: float) -> float:
-    """Seconds until every device holds the sum of all devices' `message_bytes`."""
-    return all_reduce_law(link, group).seconds(message_bytes)
-
-
-def all_gather_s(link: Link, group: int, total_bytes: float) -> float:
-    """Seconds until every device holds all parts, `total_bytes` together."""
-    return all_reduce_law(link, group).seconds(total_bytes * GATHER_SHARE)
+    # The largest group measured stands for larger ones: beyond it the slope means nothing.
+    share = _at(shares, min(group, max(shares)))
+    return Collective(_at(_PCIE_LATENCY_S, group), rate * share / ring)
 
 
 def link_doubt(link: Link, group: int) -> float:

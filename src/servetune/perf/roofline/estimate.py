@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from servetune.engines import Memory, check_fits, check_parallel, memory, resolved
+from servetune.engines import Memory, check_fits, check_parallel, engine, memory, resolved
 from servetune.errors import DoesNotFit
 from servetune.hardware.device import Device, Node
 from servetune.models import counting
@@ -15,19 +15,19 @@ from servetune.perf.roofline.breakdown import StepPart, breakdown
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.drafting import acceptance_of, drafts_on_device, tokens_per_step
-from servetune.perf.roofline.factors import coefficients_for
-from servetune.perf.roofline.interval import Interval, interval_of
+from servetune.perf.roofline.factors import filter_cost, run_coefficients
+from servetune.perf.roofline.interval import Interval, interval_of, stream_load
 from servetune.perf.roofline.local_corrections import LocalCorrections
 from servetune.perf.roofline.operations import ExpertsOp, MatrixOp, Step
 from servetune.perf.roofline.steady_state import (
     LengthMoments,
     OperatingPoint,
     SteadyState,
-    length_moments,
+    workload_moments,
 )
 from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.plan import Plan
-from servetune.units import MS_PER_S
+from servetune.units import GB, MS_PER_S
 from servetune.workload.workload import Workload
 
 #: Usual limits of interactive use, by which the concurrency limits are stated.
@@ -36,10 +36,10 @@ ITL_LIMIT_MS = 50.0
 #: Share of the largest throughput whose smallest concurrency is called the best: more users
 #: beyond the plateau add only latency.
 _PLATEAU_FRACTION = 0.99
-#: Rate from which one HTTP process may be the limit. Measured: TensorRT-LLM 1.0 stopped at 9,200
-#: tokens/s, SGLang 0.5.6 at 19,600, vLLM 0.11 between 17,800 and 28,500 (Llama-3.1-8B,
-#: gpt-oss-120b).
-_STREAMED_TOKENS_PER_S = 12_000
+#: Rate from which one process of the HTTP front end may be the limit where the law has none.
+_STREAMED_TOKENS_PER_S = 9_000
+#: Share of what the front end streams at most from which it is named.
+_STREAM_LOAD = 0.8
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,6 +123,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
             all that depends on running is `None`.
         best_latency: One request in flight.
         best_throughput: The least concurrency that reaches 99% of the largest output rate.
+        cached_fraction: Share of the prompts' tokens that the prefix cache has.
         cost_per_million_output_tokens_usd: Cost at best throughput: price per hour of the whole
             node / 3600 / output tokens per second * 1e6; `None` without a price.
         coefficients: Name of those used.
@@ -143,6 +144,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     best_throughput: OperatingPoint | None
     roofline: Roofline | None
     limits: ConcurrencyLimits | None
+    cached_fraction: float | None
     cost_per_million_output_tokens_usd: float | None
     interval: Interval
     coefficients: str
@@ -182,16 +184,18 @@ def estimate(
     """
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
-    chosen = coefficients or coefficients_for(node.device, filled.engine)
+    chosen = coefficients or run_coefficients(node.device, filled, shape, workload)
     divided = memory(filled, shape, node.device)
     misfit = _misfit(filled, shape, node)
-    moments = length_moments(workload.lengths, workload.seed)
+    moments = workload_moments(workload, filled, divided)
     best_latency = best_throughput = roofline = concurrency = cost_usd = here = None
+    cached_fraction = None
     corrections = LocalCorrections(calibration, filled, shape, moments, node.link)
     if misfit is None:
         law = step_law(filled, shape, node, corrections.law(chosen))
         kv_tokens = divided.kv_tokens_at(moments.context_tokens)
         state = SteadyState(law, filled, kv_tokens, moments)
+        cached_fraction = state.cached_fraction
         best_latency = state.at(1, corrections.on(1))
         best_throughput = _best_throughput(state, filled, corrections)
         here = corrections.at(best_throughput.concurrency)
@@ -199,11 +203,12 @@ def estimate(
             chosen = here.steady_coefficients(chosen)
             law = step_law(filled, shape, node, chosen)
         first_token_factor = corrections.on(best_throughput.concurrency).first_token_factor
-        roofline = _roofline(law, node.device, moments, best_throughput, filled)
+        roofline = _roofline(law, node.device, state, best_throughput, filled)
         concurrency = _concurrency_limits(
-            law, filled, kv_tokens, moments, ttft_limit_ms, itl_limit_ms, first_token_factor
+            law, filled, kv_tokens, state, ttft_limit_ms, itl_limit_ms, first_token_factor
         )
         cost_usd = node.cost_per_million_tokens_usd(best_throughput.output_tokens_per_s)
+    streamed = best_throughput.output_tokens_per_s if best_throughput else 0.0
     return Estimate(
         model=shape.name,
         plan=plan.label,
@@ -219,10 +224,17 @@ def estimate(
         best_throughput=best_throughput,
         roofline=roofline,
         limits=concurrency,
+        cached_fraction=cached_fraction,
         cost_per_million_output_tokens_usd=cost_usd,
-        interval=interval_of(node, filled, shape, here or calibration),
+        interval=interval_of(
+            node, filled, shape, here or calibration, output_tokens_per_s=streamed
+        ),
         coefficients=chosen.name,
-        notes=(*_notes(plan, filled, node, moments), *_front_notes(filled, best_throughput)),
+        notes=(
+            *_notes(plan, filled, node, moments, workload),
+            *_front_notes(filled, node, streamed),
+            *_sampling_notes(filled, node, shape, workload, chosen),
+        ),
     )
 
 
@@ -244,9 +256,9 @@ def performance_at(
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
-    moments = length_moments(workload.lengths, workload.seed)
+    moments = workload_moments(workload, filled, divided)
     corrections = LocalCorrections(calibration, filled, shape, moments, node.link)
-    chosen = coefficients or coefficients_for(node.device, filled.engine)
+    chosen = coefficients or run_coefficients(node.device, filled, shape, workload)
     law = step_law(filled, shape, node, corrections.law(chosen))
     kv_tokens = divided.kv_tokens_at(moments.context_tokens)
     state = SteadyState(law, filled, kv_tokens, moments)
@@ -285,9 +297,9 @@ def _best_throughput(
 
 
 def _roofline(
-    law: StepLaw, device: Device, moments: LengthMoments, best: OperatingPoint, plan: Plan
+    law: StepLaw, device: Device, state: SteadyState, best: OperatingPoint, plan: Plan
 ) -> Roofline:
-    ops, c = law.ops, law.coefficients
+    ops, c, moments = law.ops, law.coefficients, state.moments
     kinds: list[tuple[float, MatrixOp | ExpertsOp]]
     kinds = [(op.count * op.flops_per_row, op) for op in ops.matrices if not op.logits_only]
     kinds += [(op.count * op.flops_per_token, op) for op in ops.experts]
@@ -306,7 +318,7 @@ def _roofline(
     )
     reached_bytes_per_s = device.memory_bytes_per_s * c.gemm.memory_fraction
 
-    def phase(step: Step) -> Phase:
+    def phase(law: StepLaw, step: Step) -> Phase:
         flops, moved_bytes = ops.flops(step), ops.moved_bytes(step)
         computes = flops / reached_flops >= moved_bytes / reached_bytes_per_s
         return Phase(
@@ -317,28 +329,32 @@ def _roofline(
             parts=breakdown(law, step, device),
         )
 
-    def decode(sequences: int) -> Phase:
+    def decode(law: StepLaw, sequences: int) -> Phase:
         context = sequences * moments.context_tokens
         return phase(
+            law,
             Step(
                 decode_sequences=sequences,
                 decode_context_tokens=context,
                 tokens_each=law.tokens_each,
-            )
+            ),
         )
 
+    engines, stages = plan.replicas * plan.data_parallel, plan.pipeline_parallel
+    alone, busy = law.with_batches(1), law.with_batches(best.concurrency / engines)
     return Roofline(
         math_dtype=heaviest.math_dtype if heaviest.math_dtype in ridges else "bf16",
         ridge_flops_per_byte=ridges,
         prefill=phase(
+            alone,
             Step(
-                prefill_tokens=round(moments.input_tokens),
-                prefill_pairs=moments.prompt_pairs,
+                prefill_tokens=max(1, round(state.computed_tokens)),
+                prefill_pairs=state.computed_pairs,
                 prefill_sequences=1,
-            )
+            ),
         ),
-        decode=decode(1),
-        decode_at_best=decode(max(1, round(best.running / (plan.replicas * plan.data_parallel)))),
+        decode=decode(alone, 1),
+        decode_at_best=decode(busy, max(1, round(best.running / engines / stages))),
         critical_batch=peak_flops / device.memory_bytes_per_s * heaviest.weight_width_bytes / 2,
     )
 
@@ -347,46 +363,48 @@ def _concurrency_limits(
     law: StepLaw,
     plan: Plan,
     kv_tokens: float,
-    moments: LengthMoments,
+    state: SteadyState,
     ttft_limit_ms: float,
     itl_limit_ms: float,
     first_token_factor: float,
 ) -> ConcurrencyLimits:
     assert plan.max_num_seqs is not None
     assert plan.max_num_batched_tokens is not None
-    copies = plan.replicas * plan.data_parallel
-    prompts_per_step = max(1.0, plan.max_num_batched_tokens / moments.input_tokens)
-    full_step_s = first_token_factor * law.seconds(
-        prompts_per_step * moments.input_tokens,
-        prompts_per_step * moments.prompt_pairs,
-        prompts_per_step,
-        0,
-        0.0,
-    )
+    moments, copies = state.moments, plan.replicas * plan.data_parallel
+    stages = plan.pipeline_parallel  # each computes another batch
+    prompts_per_step = max(1.0, plan.max_num_batched_tokens / state.computed_tokens)
 
-    def prefill_s(prompts: int) -> float:
-        if prompts > prompts_per_step:
-            return full_step_s * prompts / prompts_per_step
+    def prompts_s(prompts: float, law: StepLaw) -> float:
         return first_token_factor * law.seconds(
-            prompts * moments.input_tokens, prompts * moments.prompt_pairs, prompts, 0, 0.0
+            prompts * state.computed_tokens, prompts * state.computed_pairs, prompts, 0, 0.0
         )
 
+    full_step_s = prompts_s(prompts_per_step, law.with_batches(stages))
+
+    def prefill_s(prompts: int) -> float:
+        each = max(1.0, prompts / stages)
+        if each > prompts_per_step:
+            return full_step_s * each / prompts_per_step
+        return prompts_s(each, law.with_batches(prompts))
+
     def decode_s(sequences: int) -> float:
-        step_s = law.seconds(0, 0.0, 0, sequences, sequences * moments.context_tokens)
+        each = max(1.0, sequences / stages)
+        flying = law.with_batches(sequences)
+        step_s = flying.seconds(0, 0.0, 0, each, each * moments.context_tokens)
         return step_s / tokens_per_step(plan)
 
     spent_s = first_token_factor * law.coefficients.host.request_s
     holders = {
-        "memory": int(kv_tokens // moments.longest_tokens) * copies,
+        "memory": int(moments.sequences_in(kv_tokens, moments.longest_tokens)) * copies,
         "decode": _most(decode_s, itl_limit_ms / MS_PER_S) * copies,
         "scheduler": plan.max_num_seqs * copies,
     }
     binding = min(holders, key=lambda name: holders[name])
     return ConcurrencyLimits(
         memory=holders["memory"],
-        memory_mean=int(kv_tokens // moments.context_tokens) * copies,
+        memory_mean=int(moments.sequences_in(kv_tokens, moments.context_tokens)) * copies,
         prefill=_most(prefill_s, ttft_limit_ms / MS_PER_S - spent_s) * copies,
-        prefill_requests_per_s=prompts_per_step / full_step_s * copies,
+        prefill_requests_per_s=prompts_per_step / full_step_s * stages * copies,
         decode=holders["decode"],
         scheduler=holders["scheduler"],
         overall=holders[binding],
@@ -413,21 +431,49 @@ def _most(seconds_of: Callable[[int], float], limit_s: float) -> int:
     return low
 
 
-def _front_notes(plan: Plan, best: OperatingPoint | None) -> tuple[str, ...]:
-    """What a server's HTTP processes may not keep up with, where they may not."""
-    processes = dict(plan.extra).get("api_server_count", 1)
-    count = processes if isinstance(processes, int) and processes > 0 else 1
-    each = (best.output_tokens_per_s if best else 0.0) / plan.replicas / count
-    if each < _STREAMED_TOKENS_PER_S:
+def _front_notes(plan: Plan, node: Node, output_tokens_per_s: float) -> tuple[str, ...]:
+    """What the HTTP front end limits at the best throughput, or may limit."""
+    front = engine(plan.engine).behaviour.front_end
+    each = output_tokens_per_s * front.process_share(plan)
+    each /= plan.replicas * plan.data_parallel * plan.pipeline_parallel
+    load = stream_load(node, plan, output_tokens_per_s)
+    if load:
+        if load < _STREAM_LOAD:
+            return ()
+        found = f"the HTTP front end limits the best throughput: one process streams {each:,.0f} "
+        found += "tokens/s there"
+    else:
+        if each < _STREAMED_TOKENS_PER_S:
+            return ()
+        found = f"one process of the HTTP front end streams {each:,.0f} tokens/s at the best "
+        found += "throughput, which is not priced"
+    measured = f" ({front.measured})" if front.measured else ""
+    more = f"; raise {front.processes}" if front.processes else ""
+    return (found + measured + more,)
+
+
+def _sampling_notes(
+    plan: Plan, node: Node, shape: NetworkShape, workload: Workload, chosen: Coefficients
+) -> tuple[str, ...]:
+    """What keeping the likeliest tokens costs, where it is priced."""
+    cost = filter_cost(node.device, plan, workload)
+    if cost is None:
         return ()
-    note = (
-        f"one API process streams {each:,.0f} tokens/s at the best throughput: measured ones "
-        "reached 9,000 to 28,000, which is not priced; start several (api_server_count)"
+    bytes_per_s = node.device.memory_bytes_per_s * chosen.gemm.memory_fraction
+    sequence_us = cost.bytes_per_logit * shape.vocab / bytes_per_s * 1e6
+    setting = engine(plan.engine).behaviour.sampling
+    found = (
+        f"top-k and top-p by the checkpoint's generation_config.json are priced: "
+        f"{cost.entry_s * shape.vocab * MS_PER_S:.2f} ms a step and {sequence_us:.1f} us a "
+        f"sequence, within a factor of two; requests of temperature 0, as bench sends, cost none "
+        f"of it ({setting.setting}={setting.off})"
     )
-    return (note,)
+    return (found,)
 
 
-def _notes(given: Plan, plan: Plan, node: Node, moments: LengthMoments) -> tuple[str, ...]:
+def _notes(
+    given: Plan, plan: Plan, node: Node, moments: LengthMoments, workload: Workload
+) -> tuple[str, ...]:
     """Facts that the formulas leave out for this plan."""
     notes = ["steady state: the burst at the start of a run makes its mean TTFT longer"]
     if moments.output_spread_tokens == 0:
@@ -439,6 +485,13 @@ def _notes(given: Plan, plan: Plan, node: Node, moments: LengthMoments) -> tuple
         notes.append(
             "all-reduce over PCIe without peer-to-peer: the host's topology decides, measured "
             "machines differ by a factor of three"
+        )
+    most = node.link.most_devices
+    if most is not None and plan.tensor_parallel > most:
+        notes.append(
+            f"{node.link.name} joins up to {most} devices; {plan.tensor_parallel} are priced at "
+            f"{node.link.rate_among(plan.tensor_parallel) / GB:g} GB/s each, which no run at hand "
+            "confirms"
         )
     if plan.draft_tokens is not None:
         assumed = " (assumed; measure it)" if plan.draft_acceptance_fraction is None else ""
@@ -452,7 +505,17 @@ def _notes(given: Plan, plan: Plan, node: Node, moments: LengthMoments) -> tuple
                 else "looking them up costs the device nothing"
             )
         )
-    if given.prefix_caching:  # on by default, where it says nothing about the workload
+    if moments.shared_tokens:
+        notes.append(
+            "shared prompts: the steady state has the beginnings in the cache; each one's first "
+            "use computes it whole"
+        )
+    elif workload.shared_prefix() is not None:
+        notes.append(
+            "shared prompts are computed whole: the prefix cache is off, or what they share is "
+            f"shorter than a block of {plan.block_tokens} tokens"
+        )
+    elif given.prefix_caching:  # on by default, where it says nothing about the workload
         notes.append("prefix caching is on: prompts that share a beginning will do better")
     if node.price is not None and plan.device_count < node.device_count:
         notes.append(

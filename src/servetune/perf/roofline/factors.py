@@ -1,14 +1,16 @@
-"""Corrections to the operator tables that a fit to measured runs found, and how they combine.
+"""Corrections of what is assumed about silicon without operator tables, found by a fit.
 
-Operator tables say what a kernel reaches alone; runs say what an engine makes of it. The
-difference is a handful of factors, each near one: some for everything, some for one engine,
-some for one architecture of silicon. A coefficient is
+Operator tables of data-centre GPUs are used as they are: factors by engine or release that were
+fitted to some laboratories' runs made predictions of others' worse (13.1% without any, 18.3% with
+them; `docs/concepts/prediction.md`). Silicon without a table has factors of its architecture, and
+an engine that came later to other vendors' silicon has factors of its release there. A coefficient
+is then
 
-    share   logit(share)  = logit(table) + all + engine + architecture
-    else    log(value)    = log(table)   + all + engine + architecture
+    share   logit(share)  = logit(table) + architecture + port
+    else    log(value)    = log(table)   + architecture + port
 
 so a share stays within 0 and 1 and a time above zero, whatever the fit does. A scope that was
-never measured contributes nothing: unseen silicon gets its own table and what holds for all.
+never measured contributes nothing.
 """
 
 from __future__ import annotations
@@ -20,10 +22,14 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from servetune.bundled import bundled
-from servetune.engines import DEFAULT_ENGINE, step_law_facts
+from servetune.engines import DEFAULT_ENGINE, engine, step_law_facts
+from servetune.engines.behaviour import FilterCost
 from servetune.hardware.device import Device
+from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.coefficients import Coefficients, changed, value_at
 from servetune.perf.roofline.tables import architecture_of, table_for, tabled, under_power
+from servetune.plan.plan import Plan
+from servetune.workload.workload import Workload
 
 
 class Knob(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,31 +38,19 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         fields: Paths of coefficients that move together.
         share: Whether they are shares of a peak (logit) or times and ratios (log).
-        all_sd: Prior standard deviation of the factor for everything.
-        engine_sd: Prior standard deviation of one engine's factor around that; zero for none.
         architecture_sd: Prior standard deviation of one architecture's factor; zero for none.
-        release_sd: Prior standard deviation of the factor of an engine's earlier releases.
         port_sd: Prior standard deviation of the factor of one era of an engine on one
             architecture that is not NVIDIA's, where engines came later, and of that on its family.
-        past_sd: Prior standard deviation of the factor of an era apart (`Era.apart`), together
-            with `release_sd`; `all_sd` if zero.
     """
 
     fields: tuple[str, ...]
     share: bool = False
-    all_sd: float = 0.0
-    engine_sd: float = 0.0
     architecture_sd: float = 0.0
-    release_sd: float = 0.0
     port_sd: float = 0.0
-    past_sd: float = 0.0
 
     def sd(self, scope: str) -> float:
         """Prior standard deviation of its factor in a scope; zero for none."""
-        kind = scope.partition(":")[0]
-        if kind == "past":  # stands for everything, the engine and the release
-            return math.hypot(self.past_sd or self.all_sd, self.release_sd)
-        return float(getattr(self, f"{kind}_sd"))
+        return float(getattr(self, f"{scope.partition(':')[0]}_sd"))
 
 
 KNOBS: Mapping[str, Knob] = msgspec.convert(
@@ -69,7 +63,7 @@ class Factor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Attributes:
         knob: Key of `KNOBS`.
-        scope: `all`, `engine:NAME` or `architecture:NAME`.
+        scope: `architecture:NAME`, or `port:ENGINE/ERA/NAME`.
         value: Added to the logit or the logarithm.
         sd: Standard deviation after the fit.
     """
@@ -116,7 +110,45 @@ def coefficients_for(
     """
     table = table_for(device, engine, version)
     scopes = scopes_of(device, engine, version)
-    return under_power(_corrected(table, scopes) if scopes else table, device)
+    if scopes:
+        name = f"{table.name}/fit-{fit().version}"
+        table = corrected(table, fit().factor, scopes, name=name)
+    return under_power(table, device)
+
+
+def plan_coefficients(device: Device, plan: Plan) -> Coefficients:
+    """The coefficients of a device under a plan's engine and its release."""
+    return coefficients_for(device, plan.engine, plan.engine_version or "")
+
+
+def run_coefficients(
+    device: Device, plan: Plan, shape: NetworkShape, workload: Workload
+) -> Coefficients:
+    """Coefficients of a plan's runs of a workload.
+
+    Measured runs, and so the law, are of greedy sampling. Top-k and top-p cost further kernels
+    over the whole vocabulary, whose times are known on NVIDIA's devices.
+    """
+    plain, cost = plan_coefficients(device, plan), filter_cost(device, plan, workload)
+    if cost is None:
+        return plain
+    moved_bytes = plain.small_kernels.sampling_bytes_per_logit + cost.bytes_per_logit
+    values = {
+        "small_kernels.sampling_bytes_per_logit": moved_bytes,
+        "host.step_s": plain.host.step_s + cost.entry_s * shape.vocab,
+    }
+    return changed(plain, values)
+
+
+def filter_cost(device: Device, plan: Plan, workload: Workload) -> FilterCost | None:
+    """Cost of top-k and top-p that a plan's runs of a workload have; `None` for none."""
+    sampling = engine(plan.engine).behaviour.sampling
+    asked = workload.sampling == "filtered" or (
+        workload.sampling == "checkpoint" and sampling.reads_checkpoint(plan)
+    )
+    if not asked or device.vendor != "NVIDIA":
+        return None
+    return sampling.filter_cost(plan.engine_version or "")
 
 
 def scopes_of(device: Device, engine: str, version: str) -> tuple[str, ...]:
@@ -127,32 +159,17 @@ def scopes_of(device: Device, engine: str, version: str) -> tuple[str, ...]:
     architecture = architecture_of(device)
     if architecture == "cpu":  # its runs are the host's affair
         return ()
-    facts = step_law_facts(engine)
-    era = facts.era_of(version)
-    if facts.fitted_alone and era is None:
-        return ()
     scopes = []
     if architecture and not tabled(architecture):
         scopes.append(f"architecture:{architecture}")
-    if era is not None and era.apart:
-        scopes.append(f"past:{facts.name}/{era.name}")
-    else:
-        scopes += ["all", f"engine:{facts.name}"]
-        if era is not None:
-            scopes.append(f"release:{facts.name}/{era.name}")
     if device.vendor != "NVIDIA":
+        facts = step_law_facts(engine)
+        era = facts.era_of(version)
         silicon = device.architecture.lower() or device.vendor.lower()
         release = f"port:{facts.name}/{era.name if era else 'present'}"
         families = dict.fromkeys((silicon.rstrip("0123456789"), silicon))
         scopes += [f"{release}/{name}" for name in families]
     return tuple(scopes)
-
-
-def _corrected(table: Coefficients, scopes: tuple[str, ...]) -> Coefficients:
-    by_kind = dict(scope.partition(":")[::2] for scope in scopes)
-    engine = by_kind.get("past") or by_kind["engine"]
-    name = f"{engine}/{table.name.split('/')[1]}/fit-{fit().version}"
-    return corrected(table, fit().factor, scopes, name=name)
 
 
 def corrected(

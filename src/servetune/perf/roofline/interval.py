@@ -1,19 +1,22 @@
 """Uncertainty of a prediction, by how far it extrapolates beyond measured runs.
 
 The logarithm of measured over predicted time has a spread that depends on what of the plan was
-measured before: its device under its engine, its silicon, its kind of network, its storage, its
-link (`traits_of`). `data/intervals.toml` has one term of log(spread) for each trait, and the
-quantiles of log(measured / predicted) / spread, from rows that the fit had not seen, with whole
-groups left out in turn: pairs of model and GPU, devices, silicon and sources, so that a term holds
-the error that a whole unseen group has in common as well as the scatter within one.
+measured before: its device under its engine's release, its silicon and whether its kernels were,
+its kind of network, its storage, its link (`traits_of`). `data/intervals.toml` has one term of
+log(spread) for each trait, and the quantiles of log(measured / predicted) / spread, from rows that
+the fit had not seen, with whole groups left out in turn: devices, silicon and sources, so that a
+term holds the error that a whole unseen group has in common as well as the scatter within one.
 `benchmarks/prediction/accuracy.py --write` stores them.
 
 | extrapolation | applies to |
 |---|---|
-| `known` | the device was measured under this engine |
-| `silicon` | device, architecture or engine never measured |
+| `known` | the device was measured under this engine's release |
+| `silicon` | device, architecture or engine's release never measured |
 | `network` | a kind of layer that was never measured |
 | `anchored` | a calibration of at least two runs |
+
+Where the HTTP front end streams nearly what it can, its doubt is added: rates that one process
+streamed differ by `STREAM_DOUBT` between hosts.
 
 After a calibration `[anchored]` has the quantiles over the same spread. One that was made for one
 run (`Calibration.at`) has a remaining standard deviation (`doubt`): then the spread is the doubt,
@@ -29,7 +32,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from servetune.bundled import bundled
-from servetune.engines import step_law_facts
+from servetune.engines import engine
 from servetune.errors import InputError
 from servetune.hardware.device import Node
 from servetune.models.shape import (
@@ -53,9 +56,14 @@ from servetune.perf.roofline.accuracy import (
 )
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S
+from servetune.perf.roofline.factors import coefficients_for
+from servetune.perf.roofline.step import STREAM_SHARPNESS
+from servetune.perf.roofline.tables import tabled
 from servetune.plan.plan import Plan
 
 _ANCHORS = 2
+#: Protocol -> what its first tokens wait for; other requests of as many users where not named.
+_LOADS = {"open": "rate", "static": "batch", "offline": "batch"}
 #: Kinds of layer that were measured. Linear attention was with one decay per head (Qwen3.5), not as
 #: KDA or lightning attention; an index before latent attention (GLM-5), not before any other.
 _MEASURED_KINDS = (
@@ -66,13 +74,13 @@ _MEASURED_KINDS = (
     DenseFeedForward,
     ExpertFeedForward,
 )
-#: Wider where devices reach each other through a host's memory: three machines with such links were
-#: served, and their rates differ by a factor of three. A judgement.
-_HOST_PATH = 1.8
+#: Factor up and down on the rate at which one process of the front end streams. A judgement: SGLang
+#: reached 13,800 tokens/s on one host and 19,300 on another, vLLM 0.11 22,800 and 26,200.
+STREAM_DOUBT = 1.5
 _BASIS = {
-    "known": "the device was measured under this engine; of other pairs of model and GPU, held out",
-    "silicon": "device or engine never measured; of devices and architectures held out",
-    "network": "a kind of layer never measured; of devices and architectures held out",
+    "known": "the device was measured under this engine; of sources and devices held out",
+    "silicon": "device or engine never measured; of sources and devices held out",
+    "network": "a kind of layer never measured; of sources and devices held out",
     "anchored": "corrected by measured runs; of held-out runs with two anchors",
     "doubt": "corrected by measured runs; of held-out runs, by the doubt left at its place",
 }
@@ -123,19 +131,53 @@ def interval_of(
     shape: NetworkShape,
     calibration: Calibration | None = None,
     ran: Ran | None = None,
+    *,
+    output_tokens_per_s: float = 0.0,
 ) -> Interval:
-    """Interval of a plan's predictions, or of those for a run that was made as `ran` says."""
+    """Interval of a plan's predictions, or of those for a run that was made as `ran` says.
+
+    Args:
+        node: Machine.
+        plan: Plan that is predicted.
+        shape: Network.
+        calibration: Calibration by measured runs, if any.
+        ran: How the run is made.
+        output_tokens_per_s: Predicted rate of the run, all copies together.
+    """
     reach = _reach(node, plan, shape, calibration, ran)
+    load = stream_load(node, plan, output_tokens_per_s, ran)
+
+    def factor(time: str, end: str) -> float:
+        doubt = STREAM_DOUBT if end == "high" else 1 / STREAM_DOUBT
+        share = load**STREAM_SHARPNESS  # of the step's time, by `step.slowdown`
+        streamed: float = (1 - share + share * doubt**STREAM_SHARPNESS) ** (1 / STREAM_SHARPNESS)
+        return reach.factor(time, end) * streamed
+
     return Interval(
-        low_factor=reach.factor("tpot", "low"),
-        high_factor=reach.factor("tpot", "high"),
-        ttft_low_factor=reach.factor("ttft", "low"),
-        ttft_high_factor=reach.factor("ttft", "high"),
+        low_factor=factor("tpot", "low"),
+        high_factor=factor("tpot", "high"),
+        ttft_low_factor=factor("ttft", "low"),
+        ttft_high_factor=factor("ttft", "high"),
         calibrated=reach.kind == "anchored",
         extrapolation=reach.kind,
         basis=_BASIS["doubt" if reach.table == "doubt" else reach.kind],
         accuracy=accuracy_like(node, plan, shape, ran),
     )
+
+
+def stream_load(
+    node: Node, plan: Plan, output_tokens_per_s: float, ran: Ran | None = None
+) -> float:
+    """Share of what the HTTP front end can stream that a predicted rate needs, at most one."""
+    how = ran or Ran()
+    if how.protocol in ("static", "offline"):
+        return 0.0
+    release = how.version or plan.engine_version or ""
+    coefficients = coefficients_for(node.device, how.engine or plan.engine, release)
+    share = engine(plan.engine).behaviour.front_end.process_share(plan)
+    schedulers = plan.replicas * plan.data_parallel * plan.pipeline_parallel
+    load = output_tokens_per_s / schedulers * share * coefficients.host.stream_token_s
+    return min(1.0, load)
 
 
 def safety_factors_of(
@@ -230,9 +272,24 @@ def _reach(
 
 
 def _spread(time: str, traits: Iterable[str]) -> float:
-    terms = _factors()[f"{time}_spread"]
-    spread = math.exp(terms["base"] + sum(terms.get(trait, 0.0) for trait in traits))
-    return spread * (_HOST_PATH if "link:staged" in traits else 1.0)
+    return math.exp(log_spread(_factors()[f"{time}_spread"], traits))
+
+
+def log_spread(terms: Mapping[str, float], traits: Iterable[str]) -> float:
+    """Logarithm of the spread of a run with these traits.
+
+    What was never measured is no surer than what is least sure of its kind, such as an engine
+    whose first tokens nobody timed.
+    """
+    total = terms["base"]
+    for trait in traits:
+        known = terms.get(trait)
+        if known is None:
+            kind = trait.partition(":")[0] + ":"
+            alike = (term for name, term in terms.items() if name.startswith(kind))
+            known = max(alike, default=0.0)
+        total += known
+    return total
 
 
 def traits_of(
@@ -240,8 +297,8 @@ def traits_of(
 ) -> tuple[str, ...]:
     """Properties of a plan on a node that the spread of its errors depends on."""
     kind = kind_of_run(node, plan, shape, ran)
-    how = ran or Ran()
-    return traits(kind, node, plan, _seen(kind), how, measured=all_measured(shape))
+    protocol = (ran or Ran()).protocol
+    return traits(kind, node, plan, _seen(kind), protocol, measured=all_measured(shape))
 
 
 def traits(
@@ -249,7 +306,7 @@ def traits(
     node: Node,
     plan: Plan,
     seen: str,
-    ran: Ran,
+    protocol: str,
     *,
     measured: bool,
 ) -> tuple[str, ...]:
@@ -259,11 +316,11 @@ def traits(
         kind: Kind of the run.
         node: Its machine.
         plan: Its plan.
-        seen: What of it was measured: `device` under its engine, `architecture`, or `nothing`.
-        ran: How it was made.
+        seen: What of it was measured under its engine's release: `device`, `architecture`, or
+            `nothing`.
+        protocol: Way in which its requests come (`run_formulas.Protocol`).
         measured: Whether all kinds of layers of its network were measured.
     """
-    era = step_law_facts(kind.engine).era_of(ran.version)
     if plan.tensor_parallel == 1 and plan.data_parallel == 1:
         link = "one" if plan.pipeline_parallel == 1 else "stages"
     elif node.link.bytes_per_s >= FABRIC_BYTES_PER_S:
@@ -271,25 +328,30 @@ def traits(
     else:
         link = "peer" if node.link.peer_to_peer else "staged"
     return (
-        f"seen:{seen}",
+        f"seen:{seen if measured else 'nothing'}",
         f"network:{kind.network if measured else 'unmeasured'}",
         f"bits:{kind.bits}",
         f"engine:{kind.engine}",
         f"link:{link}",
         f"vendor:{node.device.vendor}",
-        f"load:{'rate' if ran.protocol == 'open' else 'users'}",
-        f"release:{'present' if era is None else 'past' if era.apart else 'earlier'}",
+        f"load:{_LOADS.get(protocol, 'users')}",
+        f"kernels:{'measured' if tabled(kind.architecture) else 'assumed'}",
+        f"release:{kind.release}",
     )
 
 
 @functools.cache
 def _seen(kind: Kind) -> str:
-    measured = [cell.kind for cell in cells()]
-    if any(each.device == kind.device and each.engine == kind.engine for each in measured):
+    return seen_among((cell.kind for cell in cells()), kind)
+
+
+def seen_among(measured: Iterable[Kind], kind: Kind) -> str:
+    """What of a kind is among measured ones: its `device`, its `architecture`, or `nothing`."""
+    release = (kind.engine, kind.release)
+    alike = [each for each in measured if (each.engine, each.release) == release]
+    if any(each.device == kind.device for each in alike):
         return "device"
-    known = kind.architecture and any(
-        each.architecture == kind.architecture and each.engine == kind.engine for each in measured
-    )
+    known = kind.architecture and any(each.architecture == kind.architecture for each in alike)
     return "architecture" if known else "nothing"
 
 

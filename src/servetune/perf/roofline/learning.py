@@ -9,7 +9,7 @@ separate them. The logarithms of their factors are those that
     sum ((log predicted - log measured) / accident)^2 + sum (factor / doubt)^2
 
 makes least, over times per token and times to the first token, by Gauss and Newton's steps.
-Predicted is the formula of a whole run (`closed_loop`).
+Predicted is the formula of a whole run (`run_formulas`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servetune.perf.roofline.calibration import LEARNED, relearned
-from servetune.perf.roofline.closed_loop_runs import ClosedLoopRun, closed_loops
 from servetune.perf.roofline.coefficients import changed
+from servetune.perf.roofline.planned_runs import PlannedRun, run_formulas
 from servetune.perf.roofline.step_laws import columns_of
 from servetune.perf.roofline.tables import architecture_of, tabled
 from servetune.units import MS_PER_S
@@ -37,7 +37,7 @@ Array = NDArray[np.float64]
 
 
 def learned_factors(
-    runs: Sequence[ClosedLoopRun],
+    runs: Sequence[PlannedRun],
     ttft_ms: Sequence[float | None],
     tpot_ms: Sequence[float | None],
     *,
@@ -57,7 +57,7 @@ def learned_factors(
     if architecture and tabled(architecture):
         return {}
     doubt = _CPU_DOUBT if architecture == "cpu" else _DOUBT
-    loops = closed_loops(runs)[0]
+    loops = run_formulas(runs)[0]
     base = [run.coefficients for run in runs]
     if warm:
         base = [changed(c, {"closed_loop.warm_up_s": 0.0}) for c in base]

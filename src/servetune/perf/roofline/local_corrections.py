@@ -40,7 +40,11 @@ class LocalCorrections:
         """Compute several numbers of users at once, which is faster than one after another."""
         if self._calibration is None:
             return
-        places = [run_features(*self._of, users, link=self._link) for users in concurrencies]
+        shared_tokens = self._of[2].shared_tokens
+        places = [
+            run_features(*self._of, users, link=self._link, shared_tokens=shared_tokens)
+            for users in concurrencies
+        ]
         self._at.update(zip(concurrencies, self._calibration.at(*places), strict=True))
 
     def at(self, concurrency: int) -> Calibration | None:

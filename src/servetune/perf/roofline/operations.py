@@ -73,6 +73,10 @@ class Step(msgspec.Struct, frozen=True):
         return self.prefill_sequences + self.decode_sequences * self.tokens_each
 
 
+#: Largest group of ranks that exchange tokens for experts by gathering all of them: one node's.
+_GATHERING = 8
+
+
 class MatrixOp(msgspec.Struct, frozen=True, kw_only=True):
     """One dense matrix product per layer, `rows x inputs` by `inputs x outputs`.
 
@@ -148,8 +152,12 @@ class ExpertsOp(msgspec.Struct, frozen=True, kw_only=True):
         """FLOPs of one row of one local expert."""
         return 2 * self.expert_weights
 
-    def moved_bytes(self, tokens: float, activation_bytes: float) -> float:
-        weights = self.touched(tokens) * self.expert_weights * self.weight_width_bytes
+    def moved_bytes(
+        self, tokens: float, activation_bytes: float, touched: float | None = None
+    ) -> float:
+        """Bytes of one layer; `touched` is the number of local experts if not the average."""
+        read = self.touched(tokens) if touched is None else touched
+        weights = read * self.expert_weights * self.weight_width_bytes
         return weights + tokens * self.traffic_per_token * activation_bytes
 
 
@@ -514,7 +522,14 @@ class _Split:
         )
 
     def expert_exchange_numbers(self) -> float:
-        """Numbers that a token sends to experts on other data-parallel ranks, one way."""
-        if self.expert_group == self.ways:
+        """Numbers that a token costs on its way to experts on other ranks, as in an all-gather.
+
+        Within a node engines gather all tokens on all ranks and scatter the sums (vLLM's
+        `allgather_reducescatter`, attention DP of TensorRT-LLM and SGLang). Beyond one, kernels
+        send a token once to each rank that has one of its experts.
+        """
+        group, active = self.expert_group, self.active_experts
+        if group == self.ways:
             return 0.0
-        return float(self.active_experts * self.hidden / self.ways)
+        ranks = group if group <= _GATHERING else group * (1 - (1 - 1 / group) ** active)
+        return float(ranks * self.hidden / self.ways)

@@ -20,6 +20,9 @@ Users with equal answers stay in step: they end together and their next prompts 
 engine that computes prompts apart then decodes without interruption. One that mixes them keeps the
 groups that fit a step apart, except those that end before the first of them is back.
 
+Prompts that begin alike find the beginning in the prefix cache, which holds it once for all that
+run: only the rest is computed, with the attention over the beginning. That of decoding stays.
+
 Measured closed loops wait for some more prompts (`clumps`), as in the simulator. Left to it: the
 burst at the start of a run, any spread around means, and preemption (the formula serves up to 25%
 more where the cache is the limit). `benchmarks/prediction/agreement.py` compares the two.
@@ -27,11 +30,13 @@ more where the cache is the limit). `benchmarks/prediction/agreement.py` compare
 
 from __future__ import annotations
 
+import copy
 import math
 
 import msgspec
 import numpy as np
 
+from servetune.engines.memory import Memory, caches_prefixes
 from servetune.errors import PlanError
 from servetune.perf.roofline.clumps import waiting_prompts
 from servetune.perf.roofline.drafting import tokens_per_step
@@ -39,10 +44,14 @@ from servetune.perf.roofline.step import StepLaw
 from servetune.plan.plan import Plan
 from servetune.units import MS_PER_S
 from servetune.workload.lengths import Lengths
+from servetune.workload.parts import SharedPrefix
+from servetune.workload.workload import Workload
 
 _LENGTH_SAMPLES = 512
 #: Steps towards the number of running requests, and how near in it two of them are one answer.
 _ROUNDS, _NEAR = 60, 1e-9
+#: The same for a number of sequences.
+_NEAR_COUNT = 1e-6
 #: Means of the fifths of a normal law, in standard deviations.
 _FIFTHS = (-1.4, -0.532, 0.0, 0.532, 1.4)
 
@@ -93,9 +102,12 @@ class LengthMoments(msgspec.Struct, frozen=True, kw_only=True):
         context_tokens: Mean context of a decoding sequence, over the time it decodes.
         longest_tokens: Longest prompt and answer together.
         output_spread_tokens: Standard deviation of the answer's length.
-        input_spread_tokens: Standard deviation of the prompt's length.
+        input_spread_tokens: Standard deviation of the length that a prompt has alone.
         reserved_tokens: Mean length of a decoding sequence's prompt and whole answer, over the
             time it decodes.
+        shared_tokens: Mean tokens in whole blocks that a prompt has in common with others.
+        shared_pairs: Mean of S(S+1)/2 over these.
+        prefixes: Number of different beginnings of that length, equally frequent.
     """
 
     input_tokens: float
@@ -106,15 +118,63 @@ class LengthMoments(msgspec.Struct, frozen=True, kw_only=True):
     output_spread_tokens: float = 0.0
     input_spread_tokens: float = 0.0
     reserved_tokens: float = 0.0
+    shared_tokens: float = 0.0
+    shared_pairs: float = 0.0
+    prefixes: int = 1
+
+    def sequences_in(self, kv_tokens: float, tokens_each: float) -> float:
+        """Sequences of so many tokens that a cache holds, each different beginning once.
+
+        B of them have N (1 - (1 - 1/N)^B) of N beginnings, on average.
+        """
+        own = tokens_each - self.shared_tokens
+        if not self.shared_tokens or kv_tokens <= self.shared_tokens + own:
+            return kv_tokens / tokens_each
+        absent = 1 - 1 / self.prefixes
+        low, high = 1.0, kv_tokens / own
+        while high - low > _NEAR_COUNT * low:
+            count = (low + high) / 2
+            held = count * own + self.shared_tokens * self.prefixes * (1 - absent**count)
+            low, high = (count, high) if held <= kv_tokens else (low, count)
+        return low
+
+    def found_fraction(self, kv_tokens: float) -> float:
+        """Share of prompts whose beginning a cache of this size has.
+
+        The cache gives up what was used least recently. It goes back over the last T requests, by
+        Che's approximation all that fit, so it has a beginning that one of these had (Che, Tung and
+        Wang, Hierarchical web caching systems, IEEE JSAC 20, 2002). First uses are left out.
+        """
+        remembered = self.sequences_in(kv_tokens, self.input_tokens + self.output_tokens)
+        if not self.shared_tokens or remembered < 1:
+            return 0.0
+        return float(1 - (1 - 1 / self.prefixes) ** remembered)
 
 
-def length_moments(lengths: Lengths, seed: int = 1) -> LengthMoments:
-    """Moments of the law, from stratified draws where it is not a constant."""
+def length_moments(
+    lengths: Lengths,
+    seed: int = 1,
+    shared: SharedPrefix | None = None,
+    block_tokens: int | None = None,
+) -> LengthMoments:
+    """Moments of the law, from stratified draws where it is not a constant.
+
+    Args:
+        lengths: Law of lengths.
+        seed: Seed of the draws.
+        shared: Beginnings that prompts have in common, where a cache finds them again.
+        block_tokens: Tokens of a block of that cache.
+    """
     drawn_in, drawn_out = lengths.draw(_LENGTH_SAMPLES, np.random.default_rng(seed))
     inputs, outputs = drawn_in.astype(float), drawn_out.astype(float)
     steps = np.maximum(outputs - 1, 0)
     context = inputs + (outputs + 1) / 2
     weights = steps if steps.any() else np.ones_like(steps)
+    alike = np.zeros_like(inputs)
+    if shared is not None:  # the last token of a prompt is computed always
+        most = inputs - 1
+        alike = most if shared.tokens is None else np.minimum(most, shared.tokens)
+        alike -= alike % (block_tokens or 1)
     return LengthMoments(
         input_tokens=float(inputs.mean()),
         output_tokens=float(outputs.mean()),
@@ -122,9 +182,24 @@ def length_moments(lengths: Lengths, seed: int = 1) -> LengthMoments:
         context_tokens=float(np.average(context, weights=weights)),
         longest_tokens=int((drawn_in + drawn_out).max()),
         output_spread_tokens=float(outputs.std()),
-        input_spread_tokens=float(inputs.std()),
+        input_spread_tokens=float((inputs - alike).std()),
         reserved_tokens=float(np.average(inputs + outputs, weights=weights)),
+        shared_tokens=float(alike.mean()),
+        shared_pairs=float((alike * (alike + 1) / 2).mean()),
+        prefixes=1 if shared is None else shared.count,
     )
+
+
+def workload_moments(workload: Workload, plan: Plan, divided: Memory) -> LengthMoments:
+    """Moments of a workload's lengths, and of what its prompts have in common in a plan's cache.
+
+    Args:
+        workload: The workload.
+        plan: Resolved plan.
+        divided: Division of its memory.
+    """
+    shared = workload.shared_prefix() if caches_prefixes(plan, divided) else None
+    return length_moments(workload.lengths, workload.seed, shared, plan.block_tokens)
 
 
 class _Balance(msgspec.Struct, frozen=True):
@@ -146,6 +221,9 @@ class SteadyState:
 
     Attributes:
         most_running: Largest B that cache, `max_num_seqs` and token budget allow, per copy.
+        cached_fraction: Share of a prompt's tokens that the prefix cache has, on average.
+        computed_tokens: Mean tokens of a prompt that are computed.
+        computed_pairs: Mean of their positions' sum: each looks at all before it.
     """
 
     def __init__(
@@ -163,17 +241,24 @@ class SteadyState:
                 hint="simulate them with servetune simulate",
             )
         self.moments = moments
+        found = moments.found_fraction(kv_tokens)
+        self.cached_fraction = found * moments.shared_tokens / moments.input_tokens
+        self.computed_tokens = moments.input_tokens - found * moments.shared_tokens
+        self.computed_pairs = moments.prompt_pairs - found * moments.shared_pairs
+        self._computed_spread_tokens = math.hypot(
+            moments.input_spread_tokens, math.sqrt(found * (1 - found)) * moments.shared_tokens
+        )
         self._law = law
         self._budget = plan.max_num_batched_tokens
         # Each stage of a pipeline computes another batch: it serves like as many slower copies.
-        stages = plan.pipeline_parallel
+        self._stages = stages = plan.pipeline_parallel
         self._copies = plan.replicas * plan.data_parallel * stages
         self._gained = tokens_per_step(plan)
         self._decode_steps = (moments.output_tokens - 1) / self._gained
         c = law.coefficients
         self._scheduling = c.scheduling
         self._request_s = c.host.request_s + c.host.prompt_token_s * moments.input_tokens
-        self._prompts_taken = max(1.0, self._budget // moments.input_tokens)
+        self._prompts_taken = max(1.0, self._budget // self.computed_tokens)
         self._lone_prompt_s: float | None = None
         #: Decode steps between two groups of prompts, at least.
         self._gap_steps = 1.0
@@ -195,21 +280,35 @@ class SteadyState:
             if self._equal:
                 self._places = self.most_running
         if not c.scheduling.separate_prefill:
-            each = law.tokens_each + moments.input_tokens / self._decode_steps
+            each = law.tokens_each + self.computed_tokens / self._decode_steps
             self.most_running = max(1.0, min(self._places, self._budget / each))
+            if self._equal:  # a group of more would not fit a step
+                self._places = self.most_running
 
     def _cache_places(self, kv_tokens: float) -> float:
         """Sequences that the cache holds, on average."""
+        moments = self.moments
         if not (self._scheduling.whole_answers or self._scheduling.known_answers):
-            return kv_tokens / self.moments.context_tokens
-        whole_tokens = self.moments.input_tokens + self.moments.output_tokens
-        if self.moments.output_spread_tokens == 0:
-            return float(kv_tokens // whole_tokens)
+            return moments.sequences_in(kv_tokens, moments.context_tokens)
+        whole_tokens = moments.input_tokens + moments.output_tokens
+        if moments.output_spread_tokens == 0:
+            return math.floor(moments.sequences_in(kv_tokens, whole_tokens))
         # What is left beside them is too little for who waits first.
-        return (kv_tokens - whole_tokens / 2) / self.moments.reserved_tokens
+        return moments.sequences_in(kv_tokens - whole_tokens / 2, moments.reserved_tokens)
 
     def at(self, concurrency: int, correction: Correction = _AS_PRICED) -> OperatingPoint:
         """The steady state with `concurrency` requests in flight over all copies."""
+        if self._stages > 1:
+            users = concurrency * self._stages / self._copies
+            return self._with_law(self._law.with_batches(users))._at(concurrency, correction)
+        return self._at(concurrency, correction)
+
+    def _with_law(self, law: StepLaw) -> SteadyState:
+        state = copy.copy(self)
+        state._law, state._lone_prompt_s = law, None
+        return state
+
+    def _at(self, concurrency: int, correction: Correction) -> OperatingPoint:
         slower, first_factor = correction.step_factor, correction.first_token_factor
         share = max(1.0, concurrency / self._copies)
         busy_copies = min(concurrency, self._copies)
@@ -330,7 +429,8 @@ class SteadyState:
         if intake_s:
             begun = min(taken, max(1.0, self._prompts_s(1.0, placed / 2) / intake_s))
         back = begun * min(placed / begun, 1 + back_s / plain_s)
-        group = min(taken, back)
+        # As many prompts a step as answers end, where these fill all steps.
+        group = max(min(taken, back), placed / self._decode_steps)
         groups, queue = placed / group, back / group
         seen = queue - queue * (queue - 1) / (2 * groups)  # before the first token
         group_s = self._prompts_s(group, placed - group)
@@ -363,7 +463,8 @@ class SteadyState:
         # After the gap the first prompt to come, if none is there, is computed at once.
         period = gap + math.exp(-per_step * gap) / -math.expm1(-per_step)
         group = per_step * period
-        group_s = self._prompts_s(min(group, self._prompts_taken), 0.0)
+        taken = min(group, self._prompts_taken)
+        group_s = self._prompts_s(taken, 0.0) * group / taken
         tau_s = plain_s + group_s / period
         waiting = per_step * gap / group  # share of prompts that come before the gap is over
         wait_s = (plain_s**2 + group_s**2 / period) / (2 * tau_s)
@@ -374,7 +475,7 @@ class SteadyState:
     def _parts(self, prompts: float, sequences: float) -> float:
         """Steps that so many prompts take."""
         left = self._budget - sequences * self._law.tokens_each
-        return max(1.0, prompts * self.moments.input_tokens / max(1.0, left))
+        return max(1.0, prompts * self.computed_tokens / max(1.0, left))
 
     def _decode_s(self, sequences: float) -> float:
         return self._law.seconds(0, 0.0, 0, sequences, sequences * self.moments.context_tokens)
@@ -387,7 +488,7 @@ class SteadyState:
         is over fifths of them by size.
         """
         steps = self._parts(prompts, sequences)
-        tokens = prompts * self.moments.input_tokens / steps
+        tokens = prompts * self.computed_tokens / steps
         sizes: tuple[float, ...] = (1.0,)
         captured = self._law.captured_tokens - sequences
         if steps == 1 and 0.1 * captured < tokens < 10 * captured:
@@ -395,7 +496,7 @@ class SteadyState:
         return steps * math.fsum(
             self._law.seconds(
                 size * tokens,
-                size * prompts * self.moments.prompt_pairs / steps,
+                size * prompts * self.computed_pairs / steps,
                 prompts / steps,
                 sequences,
                 sequences * self.moments.context_tokens,
@@ -406,7 +507,7 @@ class SteadyState:
 
     def _sizes(self, prompts: float) -> tuple[float, ...]:
         """Tokens over their mean in each fifth of groups of prompts, the smallest first."""
-        mean_tokens, sd_tokens = self.moments.input_tokens, self.moments.input_spread_tokens
+        mean_tokens, sd_tokens = self.computed_tokens, self._computed_spread_tokens
         if not sd_tokens:
             return (1.0,)
         # a gamma law's quantiles, by Wilson and Hilferty
@@ -420,7 +521,7 @@ class SteadyState:
     ) -> OperatingPoint:
         """Answers of one token: as many prompts per step as the budget takes."""
         factor = correction.step_factor * correction.first_token_factor
-        prompts = min(share, max(1.0, self._budget / self.moments.input_tokens))
+        prompts = min(share, max(1.0, self._budget / self.computed_tokens))
         step_s = factor * self._prompts_s(prompts, 0.0)
         request_s = factor * self._request_s
         rate = min(prompts / step_s, share / (request_s + step_s))

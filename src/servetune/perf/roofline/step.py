@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from servetune.engines import engine
 from servetune.hardware.device import Device, Node
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.coefficients import Coefficients
-from servetune.perf.roofline.collectives import (
-    FABRIC_BYTES_PER_S,
-    GATHER_SHARE,
-    Collective,
-    all_reduce_law,
-)
-from servetune.perf.roofline.drafting import drafts_on_device
-from servetune.perf.roofline.factors import coefficients_for
+from servetune.perf.roofline.collectives import GATHER_SHARE, all_reduce_law
+from servetune.perf.roofline.drafting import drafts_on_device, tokens_per_step
+from servetune.perf.roofline.factors import plan_coefficients
 from servetune.perf.roofline.operations import (
     AttentionOp,
     ExpertsOp,
@@ -37,6 +34,9 @@ FloatArray = np.ndarray[tuple[int], np.dtype[np.float64]]
 #: Rows over which the padding of a matrix product grows, as small ones run in small tiles: with
 #: `gemm_extra_rows` it lies between what tables say of eight and of four bits.
 FILLING_ROWS = 1024.0
+#: Sharpness with which steps turn to the rate of the HTTP front end: both would take the same time,
+#: and a step takes 9% more than either.
+STREAM_SHARPNESS = 8
 #: Distinct batches whose dense part is remembered; a long simulation meets a few thousand.
 _REMEMBERED = 1 << 16
 
@@ -57,8 +57,14 @@ class StepLaw:
     step it takes at least `host_layer_s` per layer and `host_experts_s` more for each layer of
     experts; where it computes prompts, the latter is added to what the device takes.
 
-    Pipeline stages are passed one after another; that each computes another batch meanwhile is
-    the affair of who counts steps (`steady_state`, `closed_loop`).
+    Pipeline stages are passed one after another. That each computes another batch meanwhile is the
+    affair of who counts steps (`steady_state`, `run_formulas`), but all stages then wait for the
+    slowest, the last: its share of the layers, the output head, and the host's work of a step,
+    which every stage does. Who knows the number of users says how many batches are in flight
+    (`with_batches`); otherwise one batch stands for all, see `batches_in_flight`.
+
+    The HTTP front end streams the tokens of a step during the next: steps take no less than
+    stream_token_s for each, divided among its processes (`FrontEnd`).
     """
 
     def __init__(self, ops: Operations, node: Node, plan: Plan, coefficients: Coefficients) -> None:
@@ -89,19 +95,30 @@ class StepLaw:
         self._attention_kernels_s += c.attention.index_s * sum(
             op.count for op in ops.attentions if op.indexing
         )
-        self._reduce = _scaled(node, ops.tensor_parallel, c)
-        self._exchange = _scaled(node, exchange_group(ops, plan), c)
-        self._hand_overs = plan.pipeline_parallel - 1
-        self._send = _scaled(node, 2, c)
+        self._reduce = all_reduce_law(node.link, ops.tensor_parallel)
+        self._exchange = all_reduce_law(node.link, exchange_group(ops, plan))
+        self._stages = plan.pipeline_parallel
+        self._hand_overs = self._stages - 1
+        self._batches: float | None = None
+        self._send = all_reduce_law(node.link, 2)
         self._step_host_s = c.host.step_s + c.host.rank_s * math.log2(ops.tensor_parallel)
         self._graphs = not plan.enforce_eager
         self.tokens_each = 1 + (plan.draft_tokens or 0)
         self._drafted = drafts_on_device(plan)
         self._verified_s = coefficients.host.draft_sequence_s if plan.draft_tokens else 0.0
+        share = engine(plan.engine).behaviour.front_end.process_share(plan)
+        self._stream_s = c.host.stream_token_s * share
+        self._gained = tokens_per_step(plan)
         expert_layers = sum(op.count for op in ops.experts)
         self._launch_s = c.launch.layer_s * ops.layer_count
         self._routing_s = c.launch.experts_s * expert_layers
         self._dense: dict[tuple[float, float], float] = {}
+
+    def with_batches(self, batches: float) -> StepLaw:
+        """This law where a pipeline has so many batches in flight, at most as many as stages."""
+        law = copy.copy(self)
+        law._batches = max(1.0, min(batches, self._stages))
+        return law
 
     def __call__(self, step: Step) -> float:
         """Seconds of the step."""
@@ -138,13 +155,20 @@ class StepLaw:
                 device_s += pair_s * (op.pairs(prefill_tokens, prefill_pairs) + extra)
             if decode_sequences:
                 device_s += key_s * op.keys(decode_sequences, decode_context_tokens)
-        c = self.coefficients
-        return (
-            self._host_s(prefill_sequences + decode_sequences)
+        c, sequences = self.coefficients, prefill_sequences + decode_sequences
+        host_s = (
+            self._host_s(sequences)
             + c.host.prompt_s * prefill_sequences
             + self._verified_s * decode_sequences
-            + self._launched_s(c.device_factor * device_s, prefill_tokens, decode_sequences)
         )
+        device_s = self._launched_s(c.device_factor * device_s, prefill_tokens, decode_sequences)
+        step_s = host_s + device_s
+        if self._hand_overs:
+            head_s = self._head_s(prefill_sequences + decode_tokens)
+            slowest_s = host_s + (device_s - head_s) / self._stages + head_s
+            step_s = max(step_s, self._in_flight(sequences) * slowest_s)
+        streamed_s = self._stream_s * (prefill_sequences + self._gained * decode_sequences)
+        return step_s * slowdown(streamed_s / step_s)
 
     def decode_run_s(self, sequences: int, context_tokens: float, steps: int) -> FloatArray:
         """Seconds of each of `steps` decode steps in a row; shape (steps,).
@@ -180,7 +204,11 @@ class StepLaw:
             device_s = np.maximum(device_s, self._launch_s + self._routing_s)
         host_s = self._host_s(sequences) + self._verified_s * sequences
         run_s: FloatArray = host_s + device_s
-        return run_s
+        if self._hand_overs:
+            head_s = self._head_s(tokens)
+            slowest_s = host_s + (device_s - head_s) / self._stages + head_s
+            run_s = np.maximum(run_s, self._in_flight(sequences) * slowest_s)
+        return run_s * slowdown(self._stream_s * self._gained * sequences / run_s)
 
     def agreement_s(self, step: Step) -> float:
         """Seconds of the step in which devices wait for each other's data (collectives)."""
@@ -228,6 +256,18 @@ class StepLaw:
         """Most tokens of a step that a captured graph covers; none where there are no graphs."""
         return self.coefficients.launch.captured_tokens if self._graphs else 0
 
+    def _in_flight(self, sequences: float) -> float:
+        if self._batches is None:
+            return batches_in_flight(self._stages, sequences)
+        return self._batches
+
+    def _head_s(self, logit_rows: float) -> float:
+        """Output head and sampling, which the last stage alone computes."""
+        sampled_bytes = self.ops.vocab * self.coefficients.small_kernels.sampling_bytes_per_logit
+        head_s = _line_s(self._logit_lines, logit_rows)
+        head_s += sampled_bytes * logit_rows / self._bytes_per_s
+        return self.coefficients.device_factor * head_s
+
     def _host_s(self, sequences: float) -> float:
         return self._step_host_s + self.coefficients.host.sequence_s * sequences
 
@@ -274,9 +314,12 @@ class StepLaw:
 
     def _experts_s(self, line: _ExpertsLine, tokens: float) -> float:
         op = line.op
-        padding = line.extra_rows * op.touched(tokens) * op.flops_per_extra_row
-        compute_s = (op.flops_per_token * tokens + padding) / line.flops_per_s
-        memory_s = op.moved_bytes(tokens, self.ops.activation_bytes) / line.bytes_per_s
+        every = tokens <= self.coefficients.experts.every_expert_tokens
+        touched = op.local_experts if every else op.touched(tokens)
+        flops = op.flops_per_token * tokens * (op.experts / op.active if every else 1.0)
+        flops += line.extra_rows * touched * op.flops_per_extra_row
+        compute_s = flops / line.flops_per_s
+        memory_s = op.moved_bytes(tokens, self.ops.activation_bytes, touched) / line.bytes_per_s
         return op.count * (line.kernel_s + max(compute_s, memory_s))
 
     def _agreement_s(self, tokens: float, logit_rows: float) -> float:
@@ -294,16 +337,26 @@ class StepLaw:
         return seconds
 
 
+def batches_in_flight(stages: int, sequences: float) -> float:
+    """Batches that a pipeline has in flight, judged by the sequences of one of them.
+
+    One where a single user is served; as many as stages from two sequences a batch on.
+    """
+    return 1 + (stages - 1) * min(1.0, max(0.0, sequences - 1))
+
+
+Ratio = TypeVar("Ratio", float, FloatArray)
+
+
+def slowdown(load: Ratio) -> Ratio:
+    """Factor on a step whose streaming takes `load` times as long as the step alone."""
+    factor: Ratio = (1 + load**STREAM_SHARPNESS) ** (1 / STREAM_SHARPNESS)
+    return factor
+
+
 def exchange_group(ops: Operations, plan: Plan) -> int:
     """Number of devices among which tokens travel to their experts; one if they need not."""
     return ops.tensor_parallel * plan.data_parallel if ops.expert_exchange_count else 1
-
-
-def _scaled(node: Node, group: int, c: Coefficients) -> Collective:
-    law, of = all_reduce_law(node.link, group), c.collectives
-    if node.link.bytes_per_s < FABRIC_BYTES_PER_S:
-        return Collective(law.latency_s, law.bytes_per_s * of.host_path_factor)
-    return Collective(law.latency_s * of.latency_factor, law.bytes_per_s * of.rate_factor)
 
 
 def step_law(
@@ -314,7 +367,7 @@ def step_law(
         operations(plan, shape),
         node,
         plan,
-        coefficients or coefficients_for(node.device, plan.engine),
+        coefficients or plan_coefficients(node.device, plan),
     )
 
 
@@ -431,7 +484,9 @@ def _experts_line(op: ExpertsOp, device: Device, c: Coefficients) -> _ExpertsLin
 
 def _attention_rates(op: AttentionOp, device: Device, c: Coefficients) -> tuple[float, float]:
     """Rates that attention reaches: FLOP/s, and bytes/s of the cache."""
-    flops_per_s = device.bf16_flops * c.attention.compute_fraction
+    # An index scores in eight bits where the device multiplies them.
+    peak_flops = device.peak_flops("fp8") if op.indexing else device.bf16_flops
+    flops_per_s = peak_flops * c.attention.compute_fraction
     bytes_per_s = device.memory_bytes_per_s * c.attention.memory_fraction
     if op.latent:
         flops_per_s *= c.attention.latent_compute_share

@@ -14,6 +14,7 @@ Places that a plan does not use have a count of zero.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
@@ -21,17 +22,13 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from servetune.engines import engine
 from servetune.hardware.device import Node
 from servetune.perf.roofline.coefficients import PATHS, Coefficients
-from servetune.perf.roofline.collectives import (
-    FABRIC_BYTES_PER_S,
-    GATHER_SHARE,
-    Collective,
-    all_reduce_law,
-)
-from servetune.perf.roofline.drafting import drafts_on_device
+from servetune.perf.roofline.collectives import GATHER_SHARE, Collective, all_reduce_law
+from servetune.perf.roofline.drafting import drafts_on_device, tokens_per_step
 from servetune.perf.roofline.operations import AttentionOp, ExpertsOp, MatrixOp, Operations
-from servetune.perf.roofline.step import FILLING_ROWS, Kind, exchange_group, kind_of
+from servetune.perf.roofline.step import FILLING_ROWS, Kind, exchange_group, kind_of, slowdown
 from servetune.plan.plan import Plan
 
 Array = NDArray[np.float64]
@@ -55,8 +52,8 @@ class PlanBatch:
         rows = []
         for ops, node, plan in priced:
             degrees = (plan.data_parallel, plan.pipeline_parallel)
-            drafts = (plan.draft_tokens, plan.draft_method)
-            key = (id(ops), id(node), degrees, plan.enforce_eager, drafts)
+            drafts = (plan.draft_tokens, plan.draft_method, plan.draft_acceptance_fraction)
+            key = (id(ops), id(node), degrees, plan.enforce_eager, drafts, plan.engine, plan.extra)
             if key not in known:
                 known[key] = _Row(ops, node, plan)
             rows.append(known[key])
@@ -75,10 +72,15 @@ class StepLaws:
     Args:
         stack: Work and machines.
         c: Coefficients by field, each of shape (R,); see `columns_of`.
+        batches: Batches that each pipeline has in flight, shape (R,); judged by the sequences of
+            a step if omitted.
     """
 
-    def __init__(self, stack: PlanBatch, c: Mapping[str, Array]) -> None:
+    def __init__(
+        self, stack: PlanBatch, c: Mapping[str, Array], batches: Array | None = None
+    ) -> None:
         self.c = c
+        self._batches = batches
         self._stack = stack
         flat = stack.flat
         memory = flat["bytes_per_s"]
@@ -97,7 +99,10 @@ class StepLaws:
         attention = stack.attentions
         latent = attention["latent"] > 0
         faster = np.where(latent, c["attention.latent_compute_share"][:, None], 1.0)
-        reached_flops = (flat["bf16_flops"] * c["attention.compute_fraction"])[:, None] * faster
+        peak = np.where(
+            attention["indexing"] > 0, flat["fp8_flops"][:, None], flat["bf16_flops"][:, None]
+        )
+        reached_flops = peak * c["attention.compute_fraction"][:, None] * faster
         share = np.where(latent, c["attention.latent_memory_share"][:, None], 1.0)
         small = attention["small_cache"] > 0
         share *= np.where(small, c["attention.small_cache_memory_share"][:, None], 1.0)
@@ -117,13 +122,13 @@ class StepLaws:
             + (stack.experts["count"] * _expert_kernel_s(stack.experts, c)).sum(axis=1)
         )
         self._expert_layers = stack.experts["count"].sum(axis=1)
-        fabric = flat["fabric"] > 0
-        latency = np.where(fabric, c["collectives.latency_factor"], 1.0)
-        rate = np.where(fabric, c["collectives.rate_factor"], c["collectives.host_path_factor"])
-        self._collectives = {
-            name: (flat[f"{name}_latency_s"] * latency, flat[f"{name}_s_per_byte"] / rate)
-            for name in ("reduce", "exchange", "send")
-        }
+        self._sampled_bytes_per_row = flat["vocab"] * c["small_kernels.sampling_bytes_per_logit"]
+
+    def with_batches(self, batches: Array) -> StepLaws:
+        """These laws where pipelines have so many batches in flight, shape (R,)."""
+        laws = copy.copy(self)
+        laws._batches = batches
+        return laws
 
     def seconds(
         self,
@@ -159,41 +164,58 @@ class StepLaws:
         host_s = host_s + c["host.sequence_s"] * sequences
         host_s = host_s + c["host.prompt_s"] * prefill_sequences
         host_s += c["host.draft_sequence_s"] * decode_sequences * (flat["tokens_each"] > 1)
-        return np.asarray(host_s + np.maximum(c["device_factor"] * device_s, floor_s) + routed_s)
+        device_s = np.maximum(c["device_factor"] * device_s, floor_s) + routed_s
+        step_s = host_s + device_s
+        if flat["hand_overs"].any():
+            rows = prefill_sequences + decode_tokens
+            sampled_s = self._sampled_bytes_per_row * rows / self._plain_bytes_per_s
+            head_s = c["device_factor"] * (self._logits_s(rows) + sampled_s)
+            slowest_s = host_s + (device_s - head_s) / (flat["hand_overs"] + 1) + head_s
+            in_flight = self._batches
+            if in_flight is None:
+                in_flight = 1 + flat["hand_overs"] * np.clip(sequences - 1, 0.0, 1.0)
+            step_s = np.maximum(step_s, in_flight * slowest_s)
+        streamed = prefill_sequences + flat["gained"] * decode_sequences
+        load = c["host.stream_token_s"] * flat["process_share"] * streamed / step_s
+        return np.asarray(step_s * slowdown(load))
+
+    def _logits_s(self, rows: Array) -> Array:
+        """Products that are computed for sequences alone, not for every token."""
+        table = self._stack.matrices
+        return np.asarray((self._products_s(rows[:, None]) * table["logits_only"]).sum(axis=1))
+
+    def _products_s(self, met: Array) -> Array:
+        """Each plain product with so many rows, shape (R, M)."""
+        kernel_s, compute_s, weights_s, traffic_s = self._matrices
+        filled = met + self._extra_gemm_rows * (1 - np.exp(-met / FILLING_ROWS))
+        return np.asarray(kernel_s + np.maximum(compute_s * filled, weights_s + traffic_s * met))
 
     def _drafting_s(self, sequences: Array) -> Array:
         """One layer and the output head for every drafted token, one after another."""
         flat = self._stack.flat
         layer_s = self._dense_s(sequences, 0 * sequences) / flat["layers"]
-        kernel_s, compute_s, weights_s, traffic_s = self._matrices
-        met = sequences[:, None]
-        product_s = kernel_s + np.maximum(compute_s * met, weights_s + traffic_s * met)
-        head_s = (product_s * self._stack.matrices["logits_only"]).sum(axis=1)
-        return np.asarray(flat["drafted"] * (layer_s + head_s) * (sequences > 0))
+        drafted_s = layer_s + self._logits_s(sequences)
+        return np.asarray(flat["drafted"] * drafted_s * (sequences > 0))
 
     def _dense_s(self, tokens: Array, rows: Array) -> Array:
         c, flat = self.c, self._stack.flat
         matrices, experts = self._stack.matrices, self._stack.experts
-        kernel_s, compute_s, weights_s, traffic_s = self._matrices
         met = np.where(matrices["logits_only"] > 0, rows[:, None], tokens[:, None])
-        filled = met + self._extra_gemm_rows * (1 - np.exp(-met / FILLING_ROWS))
-        seconds = (kernel_s + np.maximum(compute_s * filled, weights_s + traffic_s * met)).sum(
-            axis=1
-        )
+        seconds = self._products_s(met).sum(axis=1)
         flops_per_s, bytes_per_s = self._expert_rates
         wide = tokens[:, None]
         untouched = np.exp(experts["log_untouched"] * wide)
-        touched = 1 - untouched
+        every = wide <= c["experts.every_expert_tokens"][:, None]
+        touched = np.where(every, 1.0, 1 - untouched)
         moved = experts["local_bytes"] * touched + experts["traffic_bytes"] * wide
         extra = self._extra_rows * experts["row_flops"] * touched
-        computed = experts["flops"] * wide + extra
+        computed = experts["flops"] * wide * np.where(every, experts["choices"], 1.0) + extra
         seconds += (experts["count"] * np.maximum(computed / flops_per_s, moved / bytes_per_s)).sum(
             axis=1
         )
-        per_row = flat["vocab"] * c["small_kernels.sampling_bytes_per_logit"] * rows
-        seconds += (
-            flat["elementwise_bytes_per_token"] * tokens + per_row
-        ) / self._plain_bytes_per_s
+        moved_bytes = flat["elementwise_bytes_per_token"] * tokens
+        moved_bytes += self._sampled_bytes_per_row * rows
+        seconds += moved_bytes / self._plain_bytes_per_s
         return np.asarray(seconds + self._fixed_s + self._agreement_s(tokens, rows))
 
     def _agreement_s(self, tokens: Array, rows: Array) -> Array:
@@ -211,8 +233,7 @@ class StepLaws:
         )
         seconds = np.zeros_like(tokens)
         for name, count, sent_bytes in parts:
-            latency_s, s_per_byte = self._collectives[name]
-            seconds += count * (latency_s + s_per_byte * sent_bytes)
+            seconds += count * (flat[f"{name}_latency_s"] + flat[f"{name}_s_per_byte"] * sent_bytes)
         return seconds
 
 
@@ -297,6 +318,7 @@ _EXPERTS = {
     "local_bytes": 0.0,
     "traffic_bytes": 0.0,
     "log_untouched": 0.0,
+    "choices": 1.0,
     "columns": 1.0,
     **_KIND,
 }
@@ -316,8 +338,8 @@ _FLAT = (
     "doublings",
     "bytes_per_s",
     "bf16_flops",
+    "fp8_flops",
     "graphs",
-    "fabric",
     "vocab",
     "elementwise_bytes_per_token",
     "reduce_bytes_per_token",
@@ -335,6 +357,8 @@ _FLAT = (
     "send_s_per_byte",
     "tokens_each",
     "drafted",
+    "gained",
+    "process_share",
 )
 
 
@@ -353,8 +377,8 @@ class _Row:
             math.log2(ops.tensor_parallel),
             node.device.memory_bytes_per_s,
             node.device.bf16_flops,
+            node.device.peak_flops("fp8"),
             float(not plan.enforce_eager),
-            float(node.link.bytes_per_s >= FABRIC_BYTES_PER_S),
             ops.vocab,
             ops.elementwise_bytes_per_token,
             ops.reduce_bytes_per_token,
@@ -369,6 +393,8 @@ class _Row:
             *_affine(all_reduce_law(node.link, 2)),
             1 + (plan.draft_tokens or 0),
             drafts_on_device(plan),
+            tokens_per_step(plan),
+            engine(plan.engine).behaviour.front_end.process_share(plan),
         )
 
 
@@ -416,6 +442,7 @@ def _experts_row(op: ExpertsOp, ops: Operations, node: Node) -> tuple[float, ...
         op.local_experts * op.expert_weights * op.weight_width_bytes,
         op.traffic_per_token * ops.activation_bytes,
         op.token_copies * np.log1p(-op.active / op.experts),
+        op.experts / op.active,
         op.columns,
         *_kind(op, node),
     )

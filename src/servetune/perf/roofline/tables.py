@@ -122,6 +122,6 @@ def _of_engine(table: Coefficients, engine: str, version: str) -> Coefficients:
         changes["experts.compute_fraction"] = table.gemm.compute_fraction
         changes["experts.memory_fraction"] = table.gemm.memory_fraction
     era = facts.era_of(version)
-    # A fit of its own has a name of its own; the common fit names what it corrects.
-    name = f"{facts.name}/{table.name.split('/')[1]}/fitted-alone" if facts.fitted_alone else None
+    release = f"{facts.name}-{era.name}" if era else facts.name
+    name = "/".join((release, *table.name.split("/")[1:]))
     return changed(table, changes | dict(era.coefficients if era else {}), name=name)

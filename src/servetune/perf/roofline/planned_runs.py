@@ -1,4 +1,4 @@
-"""Predictions of many closed-loop runs at once: the bulk form of an estimate."""
+"""Predictions of many runs at once, each by its protocol: the bulk form of an estimate."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from servetune.engines import check_fits, check_parallel, memory, resolved
+from servetune.engines import check_fits, check_parallel, engine, memory, resolved
 from servetune.errors import PlanError
 from servetune.hardware.device import Node
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
-from servetune.perf.roofline.closed_loop import ClosedLoops, Protocol, RunPoint
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.operations import Operations, operations
+from servetune.perf.roofline.run_formulas import Protocol, RunFormulas, RunPoint
 from servetune.perf.roofline.steady_state import LengthMoments, length_moments
 from servetune.perf.roofline.step_laws import PlanBatch, columns_of
 from servetune.plan import Plan
@@ -33,14 +33,13 @@ _READ_BY_OPERATIONS = (
 )
 
 
-class ClosedLoopRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A closed-loop run of `request_count` requests with `concurrency` in flight.
+class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of `request_count` requests, of which `concurrency` are in flight in closed loops.
 
     Attributes:
         engine: Engine whose kernels and overheads apply; the plan's if `None`. It may be one
             that plans name otherwise (`StepLawFacts.name`).
         engine_version: Release of the engine, empty if unknown; releases differ in coefficients.
-        warmed=[run.warmed for run in runs],
         admission_delay_steps: Mean delay before the engine admits a waiting prompt, in decode
             steps: it polls for requests every so many steps, or gathers several prompts.
         protocol: Way in which its requests come.
@@ -69,7 +68,8 @@ class ClosedLoopRun(msgspec.Struct, frozen=True, kw_only=True):
     def coefficients(self) -> Coefficients:
         """Coefficients of its engine on its device."""
         engine = self.engine or self.plan.engine
-        return coefficients_for(self.node.device, engine, self.engine_version)
+        version = self.engine_version or self.plan.engine_version or ""
+        return coefficients_for(self.node.device, engine, version)
 
 
 class PredictedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ class PredictedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def predict_runs(
-    runs: Sequence[ClosedLoopRun], calibrations: Sequence[Calibration | None] | None = None
+    runs: Sequence[PlannedRun], calibrations: Sequence[Calibration | None] | None = None
 ) -> list[PredictedRun]:
     """Prediction of every run; equal plans, machines and lengths are computed once.
 
@@ -114,7 +114,7 @@ def predict_runs(
         calibration.relearned(c) if calibration else c
         for c, calibration in zip(coefficients, given, strict=True)
     ]
-    loops, misfits = closed_loops(runs)
+    loops, misfits = run_formulas(runs)
     points = loops.points(columns_of(coefficients))
     return [
         PredictedRun(point=calibration.on(point) if calibration else point, misfit=misfit)
@@ -122,7 +122,7 @@ def predict_runs(
     ]
 
 
-def closed_loops(runs: Sequence[ClosedLoopRun]) -> tuple[ClosedLoops, list[str | None]]:
+def run_formulas(runs: Sequence[PlannedRun]) -> tuple[RunFormulas, list[str | None]]:
     """All runs in one array form, and the reason of each plan that does not fit."""
     work: dict[tuple[object, ...], Operations] = {}
     moments: dict[Lengths, LengthMoments] = {}
@@ -144,7 +144,7 @@ def closed_loops(runs: Sequence[ClosedLoopRun]) -> tuple[ClosedLoops, list[str |
         plans.append(plan)
         kv_tokens.append(tokens)
         misfits.append(misfit)
-    side_by_side = ClosedLoops(
+    side_by_side = RunFormulas(
         PlanBatch(priced),
         plans,
         kv_tokens,
@@ -155,12 +155,25 @@ def closed_loops(runs: Sequence[ClosedLoopRun]) -> tuple[ClosedLoops, list[str |
         rates_per_s=[run.rate_per_s for run in runs],
         capped=[run.capped for run in runs],
         warmed=[run.warmed for run in runs],
-        admission_delay_steps=[run.admission_delay_steps for run in runs],
+        admission_delay_steps=[
+            run.admission_delay_steps + _missed_steps(run, plan)
+            for run, plan in zip(runs, plans, strict=True)
+        ],
     )
     return side_by_side, misfits
 
 
-def _cache(plan: Plan, run: ClosedLoopRun, context_tokens: float) -> tuple[float, str | None]:
+def _missed_steps(run: PlannedRun, plan: Plan) -> int:
+    """Steps that a prompt misses because they are composed when it comes, as in the simulator.
+
+    In closed loops `host.request_s` and clumps were fitted without such a step.
+    """
+    behaviour = engine(plan.engine).behaviour
+    version = run.engine_version
+    return run.protocol == "open" and behaviour.composes_ahead(plan, run.node.device, version)
+
+
+def _cache(plan: Plan, run: PlannedRun, context_tokens: float) -> tuple[float, str | None]:
     try:
         check_parallel(plan, run.shape, run.node)
         divided = check_fits(plan, run.shape, run.node.device)
@@ -170,7 +183,7 @@ def _cache(plan: Plan, run: ClosedLoopRun, context_tokens: float) -> tuple[float
     return divided.kv_tokens_at(context_tokens), None
 
 
-def _cache_all_the_same(plan: Plan, run: ClosedLoopRun, context_tokens: float) -> float:
+def _cache_all_the_same(plan: Plan, run: PlannedRun, context_tokens: float) -> float:
     """Tokens that the cache would hold with all the memory; at least one request."""
     everything = msgspec.structs.replace(plan, gpu_memory_fraction=1.0)
     divided = memory(everything, run.shape, run.node.device)

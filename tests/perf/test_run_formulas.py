@@ -11,10 +11,10 @@ from servetune.engines import memory, resolved
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf import performance_at, simulate
-from servetune.perf.roofline.closed_loop import ClosedLoops, RunPoint
 from servetune.perf.roofline.coefficients import Coefficients, changed
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.operations import operations
+from servetune.perf.roofline.run_formulas import RunFormulas, RunPoint
 from servetune.perf.roofline.steady_state import length_moments
 from servetune.perf.roofline.step_laws import PlanBatch, columns_of
 from servetune.plan import Plan
@@ -53,7 +53,7 @@ def run(
         gpu_memory_fraction=memory_fraction,
     )
     filled = resolved(plan, SHAPE, machine.device)
-    loops = ClosedLoops(
+    loops = RunFormulas(
         PlanBatch([(operations(filled, SHAPE), machine, filled)]),
         [filled],
         [memory(filled, SHAPE, machine.device).kv_tokens_per_engine],

@@ -22,7 +22,8 @@ the steady state of `SteadyState`. `warm_up_s` is paid by generation 0.
 
 Some measured prompts wait for more of each other than arrivals spread over that window explain:
 `clump_prompts` (sqrt(C) - 1) prompts more; where lengths vary much, less (`clump_share`). What
-is waited for before the first token no longer lies between tokens. Under an engine that computes
+is waited for before the first token no longer lies between tokens; Little's law holds with all of
+it, so that no more is served than steps compute. Under an engine that computes
 prompts first a share exp(-w / together_steps) of later generations comes all at once, as the
 burst does, w the window of generation 1 without the burst's length (zero for equal answers);
 users in step wait for half of the others' prompts before their first token, so only the other
@@ -32,8 +33,9 @@ Users without a place wait for one and change nothing else; those who have one k
 their prompt is computed. Where prompts fill every step (few tokens to answer), fewer decode
 than have a place, and the others' prompts come all the same.
 
-Static batches, lists worked off, bursts and open loops at a rate have formulas of their own below.
-Checked against the simulator in tests/perf/test_closed_loop.py and
+Static batches, lists worked off, bursts and open loops at a rate have formulas of their own below;
+open loops have no clumps and nobody in step, but a queue of prompts that may grow with the run.
+Checked against the simulator in tests/perf/test_run_formulas.py and
 tests/prediction/test_protocols.py. Left to it: percentiles and preemption.
 """
 
@@ -52,9 +54,13 @@ from servetune.perf.roofline.step_laws import Array, PlanBatch, StepLaws
 from servetune.plan.plan import Plan
 from servetune.units import MS_PER_S
 
-#: Rounds of the fixed point for B; each shrinks the error by the share of time that a
-#: request spends before its first token, a half at the very worst that still decodes.
-_ROUNDS = 12
+#: Secants by which B of closed loops is found, and halvings by which that of open loops is.
+_SECANTS, _ROUNDS = 5, 12
+#: Slope of what is off over B beyond which a secant is not trusted; it is minus one where B changes
+#: no time.
+_FLAT = -0.1
+#: Fewest sequences that decode at the same time, on average, in an open loop.
+_FEWEST = 1e-3
 #: Shares of the generations after the first at whose middles their waiting is read.
 _MANY_BATCHES = 4
 _SLICES = ((0.0, 1 / 9), (1 / 9, 1 / 3), (1 / 3, 2 / 3), (2 / 3, 1.0))
@@ -106,7 +112,7 @@ class RunTimes(NamedTuple):
         return RunTimes(*(np.where(mask, b, a) for a, b in zip(self, other, strict=True)))
 
 
-class ClosedLoops:
+class RunFormulas:
     """R runs in array form; parts that do not depend on coefficients are computed once.
 
     Args:
@@ -121,7 +127,7 @@ class ClosedLoops:
         rates_per_s: Requests per second of open loops, all copies together, per run.
         capped: Whether an open loop has no more than `concurrency` in flight, per run.
         warmed: Whether requests were sent before the run, per run; none if omitted.
-        admission_delay_steps: `ClosedLoopRun.admission_delay_steps`, per run; none where not given.
+        admission_delay_steps: `PlannedRun.admission_delay_steps`, per run; none where not given.
     """
 
     def __init__(
@@ -144,10 +150,20 @@ class ClosedLoops:
         self._open = np.array([kind == "open" for kind in kinds])
         self._capped = np.array(capped or np.zeros(len(plans)), bool)
         self._once = np.array([kind in ("static", "offline", "burst") for kind in kinds])
+        #: Whether answers are streamed over HTTP; static batches and lists are not.
+        self._streams = np.array([kind not in ("static", "offline") for kind in kinds], float)
         self._cold = 1.0 - np.asarray(warmed or np.zeros(len(plans)), float)
         self._timed_each = np.array([kind == "burst" for kind in kinds])
-        stages = np.array([plan.pipeline_parallel for plan in plans], float)
-        # Each stage computes another batch, so a pipeline serves like as many slower copies.
+        # Each stage computes another batch, so a pipeline serves like as many slower copies; the
+        # one batch that comes at once stays together.
+        stages = np.array(
+            [
+                1 if kind == "static" else plan.pipeline_parallel
+                for kind, plan in zip(kinds, plans, strict=True)
+            ],
+            float,
+        )
+        self._stages = stages
         self.copies = stages * [plan.replicas * plan.data_parallel for plan in plans]
         self._rate = np.asarray(rates_per_s or np.zeros(len(plans)), float) / self.copies
         self.concurrency = np.asarray(concurrency, float)
@@ -169,6 +185,7 @@ class ClosedLoops:
         self.admission_delay_steps = np.asarray(
             admission_delay_steps or np.zeros(len(plans)), float
         )
+        self._held_steps = np.where(self._open, 0.0, self.admission_delay_steps)
         self._requests = np.asarray(request_count, float) / self.copies
         self.kv_tokens = np.asarray(kv_tokens, float) / stages
         self._places = places
@@ -177,9 +194,15 @@ class ClosedLoops:
     def most_running(self, c: Mapping[str, Array]) -> Array:
         """Sequences of one copy that decode at the same time at most, shape (R,).
 
-        Those that have a place; fewer, less than one even, where prompts fill every step.
+        Those that have a place; fewer, less than one even, where prompts fill every step that
+        they share.
         """
-        return np.asarray(np.minimum(self._placed(c), self._full_steps))
+        return np.asarray(np.minimum(self._placed(c), self._decoding_beside(c)))
+
+    def _decoding_beside(self, c: Mapping[str, Array]) -> Array:
+        """Sequences that can decode beside the prompts that they bring, if these share steps."""
+        apart = c["scheduling.separate_prefill"] > 0
+        return np.asarray(np.where(apart, np.inf, self._full_steps))
 
     def _placed(self, c: Mapping[str, Array]) -> Array:
         """Users of one copy that have a place at the same time, their prompts computed or not.
@@ -195,14 +218,14 @@ class ClosedLoops:
 
     def times_s(self, c: Mapping[str, Array]) -> RunTimes:
         """Means of every run under coefficients; see `RunTimes`."""
-        laws = StepLaws(self._stack, c)
-        running, tau_s = self._balanced(laws)
-        ttft_s = self._ttft_s(laws, running, tau_s)
+        streamed = {**c, "host.stream_token_s": self._streams * c["host.stream_token_s"]}
+        in_flight = np.clip(self.concurrency / self.copies * self._stages, 1.0, self._stages)
+        laws = StepLaws(self._stack, streamed, in_flight)
+        running, tau_s, before_s = self._balanced(laws)
         # Where places are short the others wait; Little's law says how long.
         e2e_s = self.users * self.steps * tau_s / running
-        short = self.users > self.most_running(c)
-        waiting_s = np.where(short, e2e_s - self.steps * tau_s, 0.0)
-        ttft_s = np.maximum(ttft_s, waiting_s)
+        tau_s = tau_s - before_s
+        ttft_s = np.maximum(self._ttft_s(laws, running, tau_s), e2e_s - self.steps * tau_s)
         whole_s = ttft_s + self._answer_steps * tau_s
         found = RunTimes(ttft_s, tau_s, running, self.users / whole_s, whole_s)
         if self._open.any():
@@ -278,58 +301,150 @@ class ClosedLoops:
     def _open_loops(self, laws: StepLaws) -> tuple[RunTimes, Array]:
         """Runs at a rate: requests in flight by Little's law, fewer while a short run fills.
 
+        The number that decodes is between the bounds of a bisection: near saturation each round
+        of a fixed point would shrink the error by next to nothing.
+
         Returns:
             The runs, and how many requests would be in flight at the end.
         """
         rate = np.maximum(self._rate, 1e-9)
-        most = np.minimum(self._most_placed(laws.c), self._full_steps)
         long_s = self._requests / rate
-        running = np.ones_like(rate)
-        tau_s = self._decode_s(laws, running)
-        ttft_s = tau_s
+        places = self._most_placed(laws.c)
+        most = np.minimum(places, self._decoding_beside(laws.c))
+        low, high = np.full_like(rate, np.log(_FEWEST)), np.log(most)
         for _ in range(_ROUNDS):
-            e2e_s = ttft_s + self.steps * tau_s
+            middle = (low + high) / 2
+            running = np.exp(middle)
+            first_s, queue_s, tau_s = self._at_a_rate(laws, rate, running, most)
+            decode_s = self.steps * tau_s
+            e2e_s = first_s + queue_s + decode_s
             # Mean number that a request of the run sees, while it fills and empties.
             short = np.minimum(long_s, e2e_s) / np.maximum(long_s, e2e_s) / 3
             seen = rate * np.minimum(long_s, e2e_s) * (1 - short)
-            wanted = np.minimum(most, np.maximum(1e-3, seen * self.steps * tau_s / e2e_s))
-            running = (running + wanted) / 2
-            per_step = running / self.steps
-            ttft_s, tau_s = self._waiting(laws, per_step, running)
-        # Beyond what is served a queue grows for as long as requests come.
-        served = most / (self.steps * tau_s)
-        over_s = np.where(running >= 0.99 * most, self._requests / 2 * (1 / served - 1 / rate), 0.0)
-        ttft_s = ttft_s + np.maximum(0.0, over_s)
-        e2e_s = ttft_s + self.steps * tau_s
-        achieved = self._requests / (long_s + e2e_s)
+            more = seen * decode_s / e2e_s > running
+            low, high = np.where(more, middle, low), np.where(more, high, middle)
+        # Who waits for a place has passed the queue of prompts meanwhile. The last who have one
+        # are answered after the last request has come.
+        left = np.maximum(0.0, 1 - most / self._requests)
+        queue_s = np.maximum(queue_s, self._queue_s(rate * decode_s / most * left, rate, places))
+        ttft_s = first_s + queue_s
+        e2e_s = ttft_s + decode_s
+        # The last request waits twice the mean, and nobody's prompt is computed after its own.
+        plain_s = self._decode_s(laws, np.maximum(1.0, running))
+        whole_s = long_s + ttft_s + queue_s + self.steps * plain_s
         in_flight = rate * np.minimum(long_s, e2e_s)
-        return RunTimes(ttft_s, tau_s, running, achieved, e2e_s), in_flight
+        return RunTimes(ttft_s, tau_s, running, self._requests / whole_s, e2e_s), in_flight
 
-    def _balanced(self, laws: StepLaws) -> tuple[Array, Array]:
-        """B that solves B = C * D * tau / (ttft + D * tau), at most `most_running`, and tau.
+    def _at_a_rate(
+        self, laws: StepLaws, rate: Array, running: Array, most: Array
+    ) -> tuple[Array, Array, Array]:
+        """Times of an open loop while so many decode, `most` at most.
+
+        Its prompts come by chance and not because another answer has ended, so nothing is taken
+        off the gaps for clumps or for users in step. A request shares its steps with the prompts
+        that come while it is in the system, those while it waits for its first token included.
+
+        Returns:
+            Times to the first token without a queue, in the queue of prompts, between tokens.
+        """
+        c = laws.c
+        laws = laws.with_batches(np.clip(running * self._stages, 1.0, self._stages))
+        apart = c["scheduling.separate_prefill"] > 0
+        decoding = np.maximum(1.0, running)
+        plain_s = self._decode_s(laws, decoding)
+        beside = np.where(apart, 0.0, decoding)
+        full = np.maximum(1.0, self.budget - beside * self.each) / self.inputs
+        ratio_steps = c["scheduling.waiting_ratio"] * self.steps
+        gap = np.maximum(1.0, np.minimum(c["scheduling.admission_steps"], ratio_steps))
+
+        def mixed(per_step: Array) -> tuple[Array, Array, Array]:
+            """Steps from one group of prompts to the next, mean and mean square of a step."""
+            come = np.exp(-per_step * gap)
+            period = gap + come / (1 - come)
+            parts = np.maximum(1.0, per_step * period / full)
+            part_s = self._mixed_s(laws, per_step * period, beside) / parts
+            share = np.where(apart, parts / period, np.minimum(1.0, parts / period))
+            plain = np.where(apart, 1.0, 1 - share)
+            return period, plain * plain_s + share * part_s, plain * plain_s**2 + share * part_s**2
+
+        per_step = running / self.steps
+        period, tau_s, squares = mixed(per_step)
+        gathered = np.where(apart, gap / period, 1.0)  # share of prompts that others join
+        joining = np.minimum(gathered * per_step * gap, np.maximum(0.0, full - 1))
+        first_s = self._request_s(laws) + squares / (2 * tau_s)
+        first_s += (gap / period * (gap - 1) / 2 + self.admission_delay_steps) * tau_s
+        first_s += self._mixed_s(laws, 1 + joining, np.where(apart, 0.0, running))
+        taken = np.maximum(1.0, full)
+        busy = rate * self._mixed_s(laws, taken, beside) / taken
+        queue_s = self._queue_s(busy, rate, full)
+        inside = running * (1 + (first_s + queue_s) / (self.steps * tau_s))
+        # A number with an exponential law, as in a long queue; the mean of what is below `most`.
+        present = np.maximum(running, -inside * np.expm1(-most / inside))
+        _, tau_s, _ = mixed(present / self.steps)
+        return first_s, queue_s, tau_s
+
+    def _queue_s(self, busy: Array, rate: Array, servers: Array) -> Array:
+        """Mean wait in a queue that is empty when the run begins, beyond the step in progress.
+
+        For a long run it is that of M/G/k: x^2 (1 + cv^2) / (2 rate (1 - x)) for one server that
+        is busy for the fraction x, times x^(sqrt(2 (k + 1)) - 2) for more (Sakasegawa, An
+        approximation formula for L_q, Ann. Inst. Statist. Math. 29, 1977). Beyond x = 1 the queue
+        grows for as long as requests come: T (x - 1) / 2 is the mean. What joins both is Akcelik's
+        formula of a queue within a time T (Rouphail and Akcelik, Oversaturation delay estimates
+        with consideration of peaking, Transportation Research Record 1365, 1992). One more x takes
+        off the residual of what is in service, which the step in progress has.
+        """
+        spread = (2 * self.pairs / self.inputs - 1) / self.inputs  # 1 + cv^2 of prompts
+        chance = spread * np.minimum(1.0, busy) ** (np.sqrt(2 * (servers + 1)) - 1)
+        over = busy - 1
+        rooted = np.sqrt(over**2 + 4 * chance * busy**2 / self._requests)
+        return np.asarray(self._requests / rate / 4 * (over + rooted))
+
+    def _balanced(self, laws: StepLaws) -> tuple[Array, Array, Array]:
+        """B that solves B = C * D * tau / (ttft + D * tau), at most `most_running`.
 
         C are those users that have a place: they keep it while their prompts are computed.
+
+        Returns:
+            B, tau, and what of tau lies before first tokens.
         """
         placed = self._placed(laws.c)
-        most = np.minimum(placed, self._full_steps)
-        running = most
+        most = self.most_running(laws.c)
         others = self._others(laws)
-        for _ in range(_ROUNDS):
-            per_step = running / self.steps * others
-            ttft_s, tau_s = self._waiting(laws, per_step, running)
+
+        def off(running: Array) -> Array:
+            """How many more than these would decode, were these to decode."""
+            ttft_s, tau_s, _ = self._waiting(laws, running / self.steps * others, running)
             decode_s = self.steps * tau_s
             balanced = np.minimum(most, placed * decode_s / (ttft_s + decode_s))
-            running = (running + balanced) / 2
-        _, tau_s = self._waiting(laws, running / self.steps * others, running)
-        return running, tau_s
+            return np.asarray(balanced - running)
+
+        # Secants, which stay within the bounds and move by half of what is off where they are flat.
+        running, last, missed = most, most, off(most)
+        running = running + missed / 2
+        for _ in range(_SECANTS):
+            missing = off(running)
+            slope = (missing - missed) / np.where(running == last, np.inf, running - last)
+            step = np.where(slope < _FLAT, -missing / np.minimum(slope, _FLAT), missing / 2)
+            last, missed = running, missing
+            running = np.clip(running + step, _FEWEST, most)
+        _, tau_s, before_s = self._waiting(laws, running / self.steps * others, running)
+        return running, tau_s, before_s
 
     def _others(self, laws: StepLaws) -> Array:
         """Share of prompts that are other users'; a user without a place sends none."""
         placed = self._placed(laws.c)
         return np.asarray((placed - 1) / placed)
 
-    def _waiting(self, laws: StepLaws, per_step: Array, running: Array) -> tuple[Array, Array]:
-        """Times to the first token and between tokens while `per_step` prompts come per step."""
+    def _waiting(
+        self, laws: StepLaws, per_step: Array, running: Array
+    ) -> tuple[Array, Array, Array]:
+        """Times while `per_step` prompts come per step.
+
+        Returns:
+            Time to the first token, that between two decode steps, and the part of it that a
+            request waits for before its first token already, in a clump or in step.
+        """
         others = self._others(laws)
         decoding = np.maximum(1.0, running)
         none = 0 * decoding
@@ -344,9 +459,9 @@ class ClosedLoops:
         mixing_s = np.maximum(0.0, tau_s - plain_s)
         clumped_s = np.minimum(self._clump_s(laws, own_s) / self.steps, mixing_s / 2)
         in_step = self._in_step(laws)
-        tau_s = tau_s - (1 - in_step) * clumped_s - in_step * mixing_s / 2
-        held_s = others * self.admission_delay_steps * tau_s
-        return self._request_s(laws) + residual_s + held_s + own_s, tau_s
+        before_s = (1 - in_step) * clumped_s + in_step * mixing_s / 2
+        held_s = others * self._held_steps * (tau_s - before_s)
+        return self._request_s(laws) + residual_s + held_s + own_s, tau_s, before_s
 
     def _in_step(self, laws: StepLaws) -> Array:
         """Share of later generations that come all at once, as the burst does."""
@@ -365,10 +480,15 @@ class ClosedLoops:
         return np.asarray(laws.c["host.request_s"] + laws.c["host.prompt_token_s"] * self.inputs)
 
     def _mixed_s(self, laws: StepLaws, prompts: Array, sequences: Array) -> Array:
-        """Steps that compute `prompts` prompts beside `sequences` decoding ones."""
+        """Steps that compute `prompts` prompts beside `sequences` decoding ones.
+
+        Where prompts are computed apart, the sequences decode once for all of these steps.
+        """
         tokens = prompts * self.inputs
-        left = self.budget - sequences * self.each
+        apart = laws.c["scheduling.separate_prefill"] > 0
+        left = self.budget - np.where(apart, 0.0, sequences * self.each)
         steps = np.maximum(1.0, tokens / np.maximum(1.0, left))
+        sequences = np.where(apart, sequences / steps, sequences)
         each_s = laws.seconds(
             tokens / steps,
             prompts * self.pairs / steps,
@@ -392,7 +512,7 @@ class ClosedLoops:
             generation = np.maximum(1.0, 0.5 + later * (low + high) / 2)
             window = np.sqrt(12 * generation) * self.spread + burst_steps
             coming = np.maximum(steady, users / np.maximum(1.0, window))
-            ttft_s, _ = self._waiting(laws, np.minimum(coming, taken), running)
+            ttft_s, *_ = self._waiting(laws, np.minimum(coming, taken), running)
             full_s = self._mixed_s(laws, taken, running)
             queue = np.maximum(0.0, users - window * taken) / 2  # in its mean, prompts ahead
             scattered_s = ttft_s + queue / taken * full_s
