@@ -28,6 +28,8 @@ __all__ = [
 STRATEGIES: Mapping[str, str] = {
     "grid": "servetune.search.strategies.listed:Grid",
     "random": "servetune.search.strategies.listed:Random",
+    "tpe": "servetune.search.strategies.sampled:Tpe",
+    "nsga2": "servetune.search.strategies.sampled:Nsga2",
 }
 
 
