@@ -23,7 +23,7 @@ from servetune.engines import resolved
 from servetune.errors import ServetuneError
 from servetune.hardware import Node
 from servetune.models import ExpertFeedForward, NetworkShape
-from servetune.perf.roofline.collectives import link_doubt
+from servetune.perf.roofline.causes import run_features
 from servetune.perf.roofline.planned_runs import PlannedRun, run_formulas
 from servetune.perf.roofline.run_formulas import RunFormulas
 from servetune.perf.roofline.similarity import RunFeatures
@@ -53,6 +53,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         source: File of the row, which is one laboratory's.
         precision: Storage of the weights in the row's words.
+        place: Features by which its error is similar to others'; lengths are the nominal ones.
         misfit: Why the plan is said not to fit although it ran, if so.
         tpot_ms: Time per token after the first.
         e2e_ms: Time of a request, or of a whole static batch.
@@ -65,6 +66,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str
     precision: str
     run: PlannedRun
+    place: RunFeatures
     kv_tokens: float
     misfit: str | None
     ttft_ms: float
@@ -127,22 +129,9 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         return "experts" if sparse else "dense"
 
     @property
-    def place(self) -> RunFeatures:
-        """Lengths are the nominal ones."""
-        return RunFeatures(
-            engine=self.engine,
-            storage=self.precision,
-            devices=self.run.plan.tensor_parallel * self.run.plan.data_parallel,
-            concurrency=self.concurrency,
-            input_tokens=self.nominal_lengths[0],
-            output_tokens=self.nominal_lengths[1],
-            link_doubt=link_doubt(self.node.link, self.run.plan.tensor_parallel),
-        )
-
-    @property
     def nominal_lengths(self) -> tuple[int, int]:
         """Longest prompt and longest answer, by which its table names the row."""
-        return _longest(self.lengths.input_tokens), _longest(self.lengths.output_tokens)
+        return _nominal(self.lengths)
 
 
 def read(data: Path, sources: Iterable[str] = ()) -> tuple[list[Measured], dict[str, int]]:
@@ -174,7 +163,8 @@ def read(data: Path, sources: Iterable[str] = ()) -> tuple[list[Measured], dict[
                 kept.append((path.stem, row, run_of(stated(row), models.shape, convention)))
             except ServetuneError as error:
                 refused[f"{path.stem}: {error.message[:80]}"] += 1
-    loops, misfits = run_formulas([run for *_, run in kept])
+    runs = [run for *_, run in kept]
+    loops, misfits = run_formulas(runs)
     found = [
         Measured(
             id=row["id"],
@@ -183,16 +173,30 @@ def read(data: Path, sources: Iterable[str] = ()) -> tuple[list[Measured], dict[
             gpu=row["gpu"],
             precision=row["precision_weights"],
             run=run,
+            place=_place(features, run, row["precision_weights"]),
             kv_tokens=float(kv_tokens),
             misfit=misfit,
             **{name: _time(row, name) for name in ("ttft_ms", "tpot_ms", "e2e_ms")},
             output_tokens_per_s=_time(row, "output_tokens_per_s"),
         )
-        for (source, row, run), misfit, kv_tokens in zip(
-            kept, misfits, loops.kv_tokens * 1.0, strict=True
+        for (source, row, run), features, misfit, kv_tokens in zip(
+            kept, run_features(runs), misfits, loops.kv_tokens * 1.0, strict=True
         )
     ]
     return found, dict(refused.most_common())
+
+
+def _place(features: RunFeatures, run: PlannedRun, storage: str) -> RunFeatures:
+    """Features of a row, with the storage and the nominal lengths that its table names."""
+    assert isinstance(run.lengths, LengthLaws)
+    input_tokens, output_tokens = _nominal(run.lengths)
+    return msgspec.structs.replace(
+        features, storage=storage, input_tokens=input_tokens, output_tokens=output_tokens
+    )
+
+
+def _nominal(lengths: LengthLaws) -> tuple[int, int]:
+    return _longest(lengths.input_tokens), _longest(lengths.output_tokens)
 
 
 def stated(row: Mapping[str, str]) -> dict[str, str]:

@@ -31,15 +31,26 @@ def main() -> int:
         plans = list(plans_of(plan, shape, machine, quantizations=(None, "fp8")))
         swept = sum(1 for _ in sweep(plans, shape, machine, workload))
         say(f"sweep of {model}", swept, time.process_time() - started_s)
+        runs = [
+            PlannedRun(
+                shape=shape,
+                node=machine,
+                plan=plan,
+                lengths=workload.lengths,
+                concurrency=users,
+                request_count=10 * users,
+            )
+            for users in (8, 64)
+        ]
         anchors = [
             Anchor(
                 predicted_ttft_ms=100,
                 predicted_tpot_ms=10,
                 measured_ttft_ms=120,
                 measured_tpot_ms=11,
-                place=run_features(plan, shape, workload.lengths, users),
+                place=place,
             )
-            for users in (8, 64)
+            for place in run_features(runs)
         ]
         told = calibrated(anchors)
         started_s = time.process_time()

@@ -10,7 +10,7 @@ import pytest
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf import Calibration, run_features
-from servetune.perf.roofline.collectives import link_doubt
+from servetune.perf.roofline import PlannedRun
 from servetune.perf.roofline.similarity import similarity_of
 from servetune.plan import Plan
 from servetune.workload import LengthLaws
@@ -104,21 +104,28 @@ def slowed_first_tokens(tmp_path, times=3):
     return path
 
 
+#: More than doubt about all causes of one run together.
+OF_CAUSES = 0.5
+
+
+def on_four(users):
+    return PlannedRun(
+        shape=load_shape("Qwen/Qwen3-4B", catalogue_first=True),
+        node=node(gpu="L4", count=4),
+        plan=Plan(model="Qwen/Qwen3-4B", tensor_parallel=4),
+        lengths=LengthLaws.fixed(1024, 512),
+        concurrency=users,
+        request_count=10 * users,
+    )
+
+
 def test_first_tokens_are_corrected_in_every_form_of_estimate(run, tmp_path):
     assert run("calibrate", slowed_first_tokens(tmp_path), "--name", "late").returncode == 0
     kept = msgspec.convert(
         json.loads(run("calibrate", "--show", "late", "--json").stdout)["calibration"], Calibration
     )
     assert kept.ttft_factor > 1.2
-    (alone_there,) = kept.at(
-        run_features(
-            Plan(model="Qwen/Qwen3-4B", tensor_parallel=4),
-            load_shape("Qwen/Qwen3-4B", catalogue_first=True),
-            LengthLaws.fixed(1024, 512),
-            1,
-            link=node(gpu="L4").link,
-        )
-    )
+    (alone_there,) = kept.at(*run_features([on_four(1)]))
     one = ("estimate", *ON_L4, "--tensor-parallel", "4", "--json")
 
     def alone(*arguments):
@@ -162,9 +169,8 @@ def test_a_sweep_corrects_each_plan_by_its_own_place(run, tmp_path):
     assert four["ttft_factor"] > one["ttft_factor"] > 1
     for quantity in ("tpot", "ttft"):
         unknown = similarity_of(quantity).unknown
-        for degree, found in ((4, four), (1, one)):
-            nothing_measured = math.hypot(unknown, link_doubt(node(gpu="L4").link, degree))
-            assert 0 < found[f"{quantity}_doubt"] < nothing_measured
+        for found in (four, one):
+            assert 0 < found[f"{quantity}_doubt"] < math.hypot(unknown, OF_CAUSES)
         name = f"{quantity}_factor"
         assert late[4]["caution"][name] < plain[4]["caution"][name]
     assert late[4]["interval"]["high_factor"] < plain[4]["interval"]["high_factor"]

@@ -6,11 +6,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from servetune.hardware import node
-from servetune.models import load_shape
+from servetune.hardware import Node, node
+from servetune.models import NetworkShape, load_shape
 from servetune.perf import (
     Anchor,
     Calibration,
+    RunFeatures,
     calibrated,
     estimate,
     performance_at,
@@ -22,6 +23,7 @@ from servetune.perf.sweep import cheapest_offers, sweep
 from servetune.plan.plan import Plan
 from servetune.workload import LengthLaws, Workload
 from servetune.workload.arrivals import Poisson
+from servetune.workload.lengths import Lengths
 
 POINT = RunPoint(
     ttft_ms=100.0,
@@ -142,6 +144,26 @@ def test_estimate_sweep_and_offers_correct_alike() -> None:
     assert plain.point == performance_at(SHAPE, MACHINE, plain.plan, LOAD, plain.point.concurrency)
 
 
+def place_of(
+    plan: Plan,
+    users: float,
+    *,
+    shape: NetworkShape = SHAPE,
+    machine: Node = MACHINE,
+    lengths: Lengths = LOAD.lengths,
+) -> RunFeatures:
+    run = PlannedRun(
+        shape=shape,
+        node=machine,
+        plan=plan,
+        lengths=lengths,
+        concurrency=max(1, round(users)),
+        request_count=10 * max(1, round(users)),
+    )
+    (found,) = run_features([run], in_flight=[users])
+    return found
+
+
 def test_a_sweep_asks_what_the_runs_say_of_each_place() -> None:
     few, many = (
         Anchor(
@@ -149,7 +171,7 @@ def test_a_sweep_asks_what_the_runs_say_of_each_place() -> None:
             predicted_tpot_ms=10,
             measured_ttft_ms=100 * ratio,
             measured_tpot_ms=10 * ratio,
-            place=run_features(PLAN, SHAPE, LOAD.lengths, users),
+            place=place_of(PLAN, users),
         )
         for users, ratio in ((2, 0.8), (256, 1.4))
     )
@@ -163,7 +185,7 @@ def test_a_sweep_asks_what_the_runs_say_of_each_place() -> None:
     assert ratios[0] < 1 < ratios[1]
     for one in corrected:
         at = one.point.concurrency
-        (there,) = found.at(run_features(PLAN, SHAPE, LOAD.lengths, at))
+        (there,) = found.at(place_of(PLAN, at))
         assert one.correction is not None
         for name in ("tpot_factor", "ttft_factor", "tpot_doubt", "ttft_doubt"):
             assert getattr(one.correction, name) == pytest.approx(getattr(there, name))
@@ -227,7 +249,7 @@ def test_an_open_loop_is_corrected_at_its_own_number_in_flight() -> None:
     in_flight = 12.0 * 255 * plain_ms / 1e3
 
     def moved(users: float) -> float:
-        place = run_features(plan, shape, lengths, users)
+        place = place_of(plan, users, shape=shape, machine=machine, lengths=lengths)
         low = msgspec.structs.replace(anchor(0.95, 0.95), place=place)
         return tpot_ms(calibrated([low, low])) / plain_ms - 1
 

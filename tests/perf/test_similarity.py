@@ -6,8 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf import Anchor, RunFeatures, calibrated, most_informative, run_features
+from servetune.perf.roofline import PlannedRun
+from servetune.perf.roofline.causes import CAUSES, doubts_of, slopes_of
 from servetune.perf.roofline.similarity import Similarity, guessed_logs, remaining_sd, similarity_of
 from servetune.plan import Plan
 from servetune.workload import LengthLaws
@@ -21,7 +24,13 @@ HERE = RunFeatures(
     output_tokens=512,
 )
 LIKENESS = Similarity(
-    all=0.05, engine=0.05, storage=0.05, near=0.1, accident=0.05, reach_octaves=(2, 3, 3, 2)
+    quantity="tpot",
+    all=0.05,
+    engine=0.05,
+    storage=0.05,
+    near=0.1,
+    accident=0.05,
+    reach_octaves=(2, 3, 3, 2),
 )
 
 
@@ -45,15 +54,25 @@ def test_a_run_says_less_the_further_away_a_place_is(field: str) -> None:
 
 def test_the_link_of_four_devices_says_little_of_two() -> None:
     """What slowed four devices may be their link, which two share in part."""
-    four = msgspec.structs.replace(HERE, devices=4, link_doubt=0.2)
+    four = msgspec.structs.replace(HERE, devices=4, tpot_doubts=(0.2,))
     two = msgspec.structs.replace(four, devices=2)
-    fast_four, fast_two = (msgspec.structs.replace(each, link_doubt=0.0) for each in (four, two))
+    fast_four, fast_two = (msgspec.structs.replace(each, tpot_doubts=()) for each in (four, two))
     slow, sure = (
         guessed_logs([0.2], [anchored], targets, LIKENESS)
         for anchored, targets in ((four, [four, two]), (fast_four, [fast_four, fast_two]))
     )
     assert slow[0] > sure[0]
     assert slow[1] < 0.5 * slow[0] < 0.5 * sure[1] / sure[0]
+
+
+def test_a_run_says_of_another_what_their_causes_have_in_common() -> None:
+    """A slow run that waits for the host says little of one that waits for memory."""
+    host, memory = ((0.3, 0.0, 0.0), (0.0, 0.3, 0.0))
+    waits, reads = (msgspec.structs.replace(HERE, tpot_doubts=each) for each in (host, memory))
+    alike, other = guessed_logs([0.2], [waits], [waits, reads], LIKENESS)
+    assert alike > 2 * other > 0
+    first_tokens = msgspec.structs.replace(LIKENESS, quantity="ttft")
+    assert guessed_logs([0.2], [waits], [reads], first_tokens)[0] > other
 
 
 def test_runs_that_share_prompts_say_less_of_runs_that_do_not() -> None:
@@ -185,25 +204,64 @@ def test_doubt_is_least_where_it_was_measured_and_that_of_the_textbook_everywher
     assert left[3] < LIKENESS.accident * 1.01
 
 
+RUN = PlannedRun(
+    shape=load_shape("Qwen/Qwen3-4B", catalogue_first=True),
+    node=node(gpu="L4", count=8),
+    plan=Plan(model="Qwen/Qwen3-4B"),
+    lengths=LengthLaws.fixed(1024, 512),
+    concurrency=8,
+    request_count=80,
+)
+
+
+def place(users: int, **fields: object) -> RunFeatures:
+    plan = msgspec.structs.replace(RUN.plan, **fields)
+    (found,) = run_features(
+        [msgspec.structs.replace(RUN, plan=plan, concurrency=users, request_count=10 * users)]
+    )
+    return found
+
+
 def test_copies_that_share_nothing_are_each_a_run_of_their_own() -> None:
-    shape = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
-    lengths = LengthLaws.fixed(1024, 512)
-
-    def place(users: int, **fields: int) -> RunFeatures:
-        return run_features(Plan(model=shape.name, **fields), shape, lengths, users)
-
     alone = place(8, tensor_parallel=2)
     assert place(16, tensor_parallel=2, replicas=2) == alone
-    assert place(16, tensor_parallel=2, data_parallel=2) == alone
+    ranks = place(16, tensor_parallel=2, data_parallel=2)
+    assert (ranks.devices, ranks.concurrency) == (alone.devices, alone.concurrency)
     assert place(16, tensor_parallel=4) != alone
 
 
 def test_weights_count_as_they_are_loaded() -> None:
-    shape = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
-    kept, cut = (
-        run_features(
-            Plan(model=shape.name, quantization=each), shape, LengthLaws.fixed(1024, 512), 8
+    assert place(8).storage == "none"
+    assert place(8, quantization="fp8").storage == "fp8"
+
+
+def test_the_slopes_of_all_causes_make_up_a_time() -> None:
+    """Were every part of the law slower alike, so would be the time."""
+    runs = [
+        msgspec.structs.replace(
+            RUN, plan=msgspec.structs.replace(RUN.plan, tensor_parallel=degree), concurrency=users
         )
-        for each in (None, "fp8")
+        for degree in (1, 2, 4)
+        for users in (1, 8, 64)
+    ]
+    for slopes in slopes_of(runs):
+        assert slopes.sum(axis=1) == pytest.approx(1, abs=0.15)
+
+
+def test_doubt_about_a_link_grows_with_its_share_of_the_time() -> None:
+    link = list(CAUSES).index("link")
+    alone, two, four = (place(8, tensor_parallel=degree) for degree in (1, 2, 4))
+    assert alone.tpot_doubts[link] == 0
+    assert 0 < two.tpot_doubts[link] < four.tpot_doubts[link]
+    joined = msgspec.structs.replace(RUN, node=node(gpu="H100", count=8))
+    (fabric,) = run_features(
+        [msgspec.structs.replace(joined, plan=msgspec.structs.replace(RUN.plan, tensor_parallel=4))]
     )
-    assert (kept.storage, cut.storage) == ("none", "fp8")
+    assert fabric.tpot_doubts[link] < four.tpot_doubts[link]
+
+
+def test_what_is_assumed_of_silicon_is_doubted_more() -> None:
+    known, assumed = (doubts_of(node(gpu=gpu)) for gpu in ("H100", "V100"))
+    slower = dict(zip(CAUSES, assumed / known, strict=True))
+    assert slower["compute"] == slower["memory"] == slower["kernels"] > 1.5
+    assert slower["host"] == 1

@@ -3,8 +3,9 @@
 from servetune.perf.anchors import AnchorRun, Suggestion, suggested_runs
 from servetune.perf.roofline import Estimate, estimate, performance_at
 from servetune.perf.roofline.calibration import Anchor, Calibration, calibrated
+from servetune.perf.roofline.causes import run_features
 from servetune.perf.roofline.learning import learned_factors
-from servetune.perf.roofline.similarity import RunFeatures, most_informative, run_features
+from servetune.perf.roofline.similarity import RunFeatures, most_informative
 from servetune.perf.sim import RunOptions, simulate
 
 __all__ = [

@@ -175,7 +175,7 @@ def sweep(
         alike = msgspec.structs.replace(filled, max_num_seqs=None, max_num_batched_tokens=None)
         if alike not in laws:  # batch limits say which steps come, not how long one takes
             moments = workload_moments(workload, filled, divided)
-            corrections = LocalCorrections(calibration, filled, shape, moments, node.link)
+            corrections = LocalCorrections(calibration, filled, shape, moments, node)
             corrections.prepare(concurrencies)
             chosen = coefficients or run_coefficients(node.device, filled, shape, workload)
             law = step_law(filled, shape, node, corrections.law(chosen))

@@ -43,7 +43,7 @@ from servetune.models.quantization import (
     canonical_cache_dtype,
     effective_quantization,
 )
-from servetune.perf.roofline import PlannedRun, length_moments
+from servetune.perf.roofline import PlannedRun, moments_of
 from servetune.prediction.rows import Cell, rounded
 
 PACKAGE = "aiconfigurator"
@@ -123,7 +123,7 @@ def call_for(run: PlannedRun, published: str = "") -> EstimateCall:
     Raises:
         PlanError: aiconfigurator has no table for the device, the engine or the precision.
     """
-    plan, moments = run.plan, length_moments(run.lengths)
+    plan, moments = run.plan, moments_of(run.lengths)
     system = _word(SYSTEMS, run.node.device.name, "table of the GPU")
     engine = run.engine or plan.engine
     backends = {facts.name: facts.name for facts in facts_by_table_name().values()}

@@ -20,7 +20,7 @@ from servetune.hardware import Node
 from servetune.metrics import summarize
 from servetune.models import NetworkShape
 from servetune.perf import Anchor, Calibration, calibrated, learned_factors, run_features
-from servetune.perf.roofline import PlannedRun
+from servetune.perf.roofline import PlannedRun, length_moments
 from servetune.perf.sim import simulate
 from servetune.plan import Plan
 from servetune.store import TrialRecord, now_utc, read_json, write_text
@@ -169,6 +169,18 @@ def _anchor(
             len(simulated.records) / simulated.duration_s
         )
         in_flight = min(in_flight, workload.concurrency or in_flight)
+    moments = msgspec.structs.replace(
+        length_moments(workload.lengths), shared_tokens=float(workload.shared_tokens())
+    )
+    run = PlannedRun(
+        shape=shape,
+        node=node,
+        plan=plan,
+        lengths=moments,
+        concurrency=max(1, round(in_flight)),
+        request_count=workload.request_count,
+    )
+    (place,) = run_features([run], in_flight=[max(1.0, in_flight)])
     return AnchorTrial(
         key=record.key,
         plan=plan.label,
@@ -178,14 +190,7 @@ def _anchor(
             predicted_tpot_ms=predicted["mean_tpot_ms"],
             measured_ttft_ms=record.results.mean_ttft_ms,
             measured_tpot_ms=record.results.mean_tpot_ms,
-            place=run_features(
-                plan,
-                shape,
-                workload.lengths,
-                max(1.0, in_flight),
-                link=node.link,
-                shared_tokens=workload.shared_tokens(),
-            ),
+            place=place,
         ),
     )
 

@@ -6,28 +6,22 @@ and with any weights; the more similar a row is, the more (`perf.roofline.simila
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-import msgspec
-
 from servetune.errors import InputError, ServetuneError
 from servetune.models import NetworkShape
-from servetune.perf import Anchor, Calibration, RunFeatures, calibrated, run_features
+from servetune.perf import Anchor, Calibration, calibrated, run_features
 from servetune.perf.roofline import (
-    LengthMoments,
     PlannedRun,
     RunPoint,
-    length_moments,
     predict_runs,
 )
 from servetune.prediction.calibrations import KeptCalibration
 from servetune.prediction.conventions import Convention
 from servetune.prediction.rows import run_of
 from servetune.units import MS_PER_S
-from servetune.workload import Lengths
 
 #: Columns of measured times and rates, of which a row has one at least. Where a run of one batch or
 #: one list has no time per token, its whole time or its rate tells of the same steps.
@@ -61,14 +55,16 @@ def anchors_of(
                 f"anchor {number}: {error.message}", hint=error.hint or "correct or remove that row"
             ) from None
     found: dict[tuple[str, str], list[Anchor]] = {}
-    for run, priced, times in zip(runs, predict_runs(runs), measured, strict=True):
+    for run, priced, times, place in zip(
+        runs, predict_runs(runs), measured, run_features(runs), strict=True
+    ):
         predicted_ms, measured_ms = _step_times_ms(run, priced.point, times)
         anchor = Anchor(
             predicted_ttft_ms=priced.point.ttft_ms,
             predicted_tpot_ms=predicted_ms,
             measured_ttft_ms=times["ttft_ms"],
             measured_tpot_ms=measured_ms,
-            place=_features(run),
+            place=place,
         )
         found.setdefault(_group(run), []).append(anchor)
     return found
@@ -96,7 +92,7 @@ def corrected_by_rows(runs: Sequence[PlannedRun], anchors: AnchorsOf) -> list[Ca
     found: list[Calibration | None] = [None] * len(runs)
     for group, measured in anchors.items():
         mine = [number for number, run in enumerate(runs) if _group(run) == group]
-        corrections = calibrated(measured).at(*(_features(runs[number]) for number in mine))
+        corrections = calibrated(measured).at(*run_features([runs[number] for number in mine]))
         for number, correction in zip(mine, corrections, strict=True):
             found[number] = correction
     return found
@@ -116,7 +112,7 @@ def corrected_by_kept(
         )
     ]
     found: list[Calibration | None] = [None] * len(runs)
-    corrections = kept.calibration.at(*(_features(runs[number]) for number in mine))
+    corrections = kept.calibration.at(*run_features([runs[number] for number in mine]))
     for number, correction in zip(mine, corrections, strict=True):
         found[number] = correction
     return found
@@ -124,18 +120,6 @@ def corrected_by_kept(
 
 def _group(run: PlannedRun) -> tuple[str, str]:
     return run.shape.name, run.node.device.name
-
-
-def _features(run: PlannedRun) -> RunFeatures:
-    features = run_features(
-        run.plan, run.shape, _moments(run.lengths), run.concurrency, link=run.node.link
-    )
-    return msgspec.structs.replace(features, engine=run.engine) if run.engine else features
-
-
-@functools.cache
-def _moments(lengths: Lengths) -> LengthMoments:
-    return length_moments(lengths)
 
 
 def _measured(row: Mapping[str, str], name: str) -> float | None:

@@ -18,6 +18,7 @@ from servetune.perf.roofline.steady_state import (
     LengthMoments,
     OperatingPoint,
     length_moments,
+    moments_of,
 )
 from servetune.perf.roofline.step import step_law
 from servetune.perf.roofline.tables import COEFFICIENTS, table_for
@@ -42,6 +43,7 @@ __all__ = [
     "estimate",
     "interval_of",
     "length_moments",
+    "moments_of",
     "operations",
     "performance_at",
     "predict_runs",

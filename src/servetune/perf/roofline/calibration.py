@@ -15,7 +15,7 @@ from types import MappingProxyType
 import msgspec
 import numpy as np
 
-from servetune.perf.roofline.coefficients import EXPERT_SHARES, Coefficients, changed, value_at
+from servetune.perf.roofline.coefficients import COMPUTE_SHARES, Coefficients, changed, value_at
 from servetune.perf.roofline.run_formulas import RunPoint
 from servetune.perf.roofline.similarity import (
     RunFeatures,
@@ -49,13 +49,7 @@ LEARNED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "step": ("host.step_s", "launch.layer_s", "launch.experts_s"),
         "sequence": ("host.sequence_s", "host.draft_sequence_s"),
         "device": ("device_factor",),
-        "prompt": (
-            "gemm.compute_fraction",
-            "gemm.compute_fraction_8bit",
-            "gemm.compute_fraction_4bit",
-            "attention.compute_fraction",
-            *EXPERT_SHARES,
-        ),
+        "prompt": COMPUTE_SHARES,
         "request": ("host.request_s",),
     }
 )

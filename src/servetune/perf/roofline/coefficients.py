@@ -252,6 +252,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     Attributes:
         name: Engine generation, silicon and source.
         device_factor: Factor on all time on the device; one engine's kernels against another's.
+        link_factor: Factor on all time of exchanges between devices, within the former.
     """
 
     name: str
@@ -264,6 +265,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     closed_loop: ClosedLoopEffects = ClosedLoopEffects()
     scheduling: SchedulingFacts = SchedulingFacts()
     device_factor: float = 1.0
+    link_factor: float = 1.0
 
 
 _PARTS: Mapping[str, type[msgspec.Struct]] = {
@@ -280,10 +282,11 @@ _PARTS: Mapping[str, type[msgspec.Struct]] = {
 PATHS = (
     *(f"{part}.{field}" for part, kind in _PARTS.items() for field in kind.__struct_fields__),
     "device_factor",
+    "link_factor",
 )
-#: Paths of `experts.compute_fraction_*`: share of peak that grouped matrix products reach, one
-#: per storage format.
-EXPERT_SHARES = tuple(path for path in PATHS if path.startswith("experts.compute_fraction"))
+#: Paths of shares of peaks that kernels reach: FLOP/s by number format, and memory bandwidth.
+COMPUTE_SHARES = tuple(path for path in PATHS if ".compute_fraction" in path)
+MEMORY_SHARES = tuple(path for path in PATHS if ".memory_fraction" in path)
 
 
 def value_at(coefficients: Coefficients, path: str) -> float:

@@ -73,19 +73,6 @@ def all_reduce_law(link: Link, group: int) -> Collective:
     return Collective(_at(_PCIE_LATENCY_S, group), rate * share / ring)
 
 
-def link_doubt(link: Link, group: int) -> float:
-    """Standard deviation of the logarithm of a time per token by doubt about the link's law.
-
-    A judgement: machines whose devices exchange through the host's memory differ by a factor of
-    three, and some two fifths of a step of four devices is exchange there.
-    """
-    if group == 1:
-        return 0.0
-    if link.bytes_per_s >= FABRIC_BYTES_PER_S:
-        return 0.02
-    return 0.08 if link.peer_to_peer else 0.15
-
-
 def _at(measured: dict[int, float], group: int) -> float:
     """Value at `group`, linear in the logarithms of both."""
     sizes = sorted(measured)

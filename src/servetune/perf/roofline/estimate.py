@@ -190,7 +190,7 @@ def estimate(
     moments = workload_moments(workload, filled, divided)
     best_latency = best_throughput = roofline = concurrency = cost_usd = here = None
     cached_fraction = None
-    corrections = LocalCorrections(calibration, filled, shape, moments, node.link)
+    corrections = LocalCorrections(calibration, filled, shape, moments, node)
     if misfit is None:
         law = step_law(filled, shape, node, corrections.law(chosen))
         kv_tokens = divided.kv_tokens_at(moments.context_tokens)
@@ -257,7 +257,7 @@ def performance_at(
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
     moments = workload_moments(workload, filled, divided)
-    corrections = LocalCorrections(calibration, filled, shape, moments, node.link)
+    corrections = LocalCorrections(calibration, filled, shape, moments, node)
     chosen = coefficients or run_coefficients(node.device, filled, shape, workload)
     law = step_law(filled, shape, node, corrections.law(chosen))
     kv_tokens = divided.kv_tokens_at(moments.context_tokens)

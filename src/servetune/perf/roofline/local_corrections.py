@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from servetune.hardware.device import Link
+from servetune.hardware.device import Node
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
+from servetune.perf.roofline.causes import run_features
 from servetune.perf.roofline.coefficients import Coefficients
-from servetune.perf.roofline.similarity import run_features
+from servetune.perf.roofline.planned_runs import PlannedRun
 from servetune.perf.roofline.steady_state import Correction, LengthMoments
 from servetune.plan.plan import Plan
+
+#: Requests of each user of a run that stands for a steady state.
+_GENERATIONS = 10
 
 
 class LocalCorrections:
@@ -25,11 +29,10 @@ class LocalCorrections:
         plan: Plan,
         shape: NetworkShape,
         moments: LengthMoments,
-        link: Link,
+        node: Node,
     ) -> None:
         self._calibration = calibration
-        self._of = plan, shape, moments
-        self._link = link
+        self._of = plan, shape, moments, node
         self._at: dict[int, Calibration] = {}
 
     def law(self, base: Coefficients) -> Coefficients:
@@ -40,11 +43,20 @@ class LocalCorrections:
         """Compute several numbers of users at once, which is faster than one after another."""
         if self._calibration is None:
             return
-        shared_tokens = self._of[2].shared_tokens
-        places = [
-            run_features(*self._of, users, link=self._link, shared_tokens=shared_tokens)
-            for users in concurrencies
-        ]
+        plan, shape, moments, node = self._of
+        places = run_features(
+            [
+                PlannedRun(
+                    shape=shape,
+                    node=node,
+                    plan=plan,
+                    lengths=moments,
+                    concurrency=users,
+                    request_count=_GENERATIONS * users,
+                )
+                for users in concurrencies
+            ]
+        )
         self._at.update(zip(concurrencies, self._calibration.at(*places), strict=True))
 
     def at(self, concurrency: int) -> Calibration | None:

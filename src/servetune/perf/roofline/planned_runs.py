@@ -15,7 +15,7 @@ from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.operations import Operations, operations
 from servetune.perf.roofline.run_formulas import Protocol, RunFormulas, RunPoint
-from servetune.perf.roofline.steady_state import LengthMoments, length_moments
+from servetune.perf.roofline.steady_state import LengthMoments, moments_of
 from servetune.perf.roofline.step_laws import PlanBatch, columns_of
 from servetune.plan import Plan
 from servetune.workload.lengths import Lengths
@@ -53,7 +53,7 @@ class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
     shape: NetworkShape
     node: Node
     plan: Plan
-    lengths: Lengths
+    lengths: Lengths | LengthMoments
     concurrency: int
     request_count: int
     engine: str | None = None
@@ -125,7 +125,7 @@ def predict_runs(
 def run_formulas(runs: Sequence[PlannedRun]) -> tuple[RunFormulas, list[str | None]]:
     """All runs in one array form, and the reason of each plan that does not fit."""
     work: dict[tuple[object, ...], Operations] = {}
-    moments: dict[Lengths, LengthMoments] = {}
+    moments: dict[Lengths | LengthMoments, LengthMoments] = {}
     priced, plans, kv_tokens, misfits = [], [], [], []
     for run in runs:
         plan = resolved(run.plan, run.shape, run.node.device)
@@ -138,7 +138,7 @@ def run_formulas(runs: Sequence[PlannedRun]) -> tuple[RunFormulas, list[str | No
         if key not in work:
             work[key] = operations(plan, run.shape)
         if run.lengths not in moments:
-            moments[run.lengths] = length_moments(run.lengths)
+            moments[run.lengths] = moments_of(run.lengths)
         tokens, misfit = _cache(plan, run, moments[run.lengths].context_tokens)
         priced.append((work[key], run.node, plan))
         plans.append(plan)

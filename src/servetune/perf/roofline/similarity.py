@@ -1,17 +1,18 @@
 """Similarity of the law's errors in two runs on one machine, and the best guess for a third.
 
-A run has features: engine, storage, devices, lengths and number of users. The logarithm of
-measured over predicted time is modelled as a random field over features (kriging, or a Gaussian
-process): runs of one model on one kind of device share a part of it, those of one engine more,
-those of one engine and storage more still, and runs with similar sizes most:
+A run has features: engine, storage, devices, lengths and number of users, and what doubt about each
+cause of its time brings to it (`causes`). The logarithm of measured over predicted time is modelled
+as a random field over features (kriging, or a Gaussian process): runs share the errors of the
+causes that both depend on; runs of one model on one kind of device share a part besides, those of
+one engine more, those of one engine and storage more still, and runs with similar sizes most:
 
-    cov = all^2 + engine^2 [same] + storage^2 [same]
+    cov = sum over causes of the product of both runs' doubts about it
+        + all^2 + engine^2 [same] + storage^2 [same]
         + near^2 [same] exp(-|difference of log2 sizes / reach|^2 / 2)
-        + link doubts' product [whole for groups of one size, a share of it for others]
 
-The last is not fitted: it is what doubt about the links between devices brings to a run's time, so
-that runs of four devices over the host's memory, slower than predicted, say more of their link than
-of two devices or of one.
+where runs on groups of different size have only a share of the doubt about their links in common:
+runs of four devices that are slower than predicted say more of their link than of two devices' or
+of one.
 
 A measured run adds `accident^2` of its own, and more where it lies far from what its neighbours
 say. The best guess at a place is the weighted sum that the covariances give. `similarity.toml`
@@ -22,23 +23,17 @@ that the law's fit had not seen.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from servetune.bundled import bundled
-from servetune.engines import step_law_facts
-from servetune.hardware.device import Link
-from servetune.models.quantization import effective_quantization
-from servetune.models.shape import NetworkShape
-from servetune.perf.roofline.collectives import link_doubt
-from servetune.perf.roofline.steady_state import LengthMoments, length_moments
-from servetune.plan.plan import Plan
-from servetune.workload.lengths import Lengths
 
 _ROUNDS = 3
+#: Largest number of causes; of fewer the first are left out, as the links are last.
+MOST_CAUSES = 8
 #: Share of the doubt about a link that groups of different sizes have in common: a judgement.
 _OTHER_GROUPS = 0.3
 #: Difference of the share of prompts that is cached over which runs stop being similar: likewise.
@@ -53,8 +48,9 @@ class RunFeatures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         devices: Number of devices of one copy.
         concurrency: Users of one copy.
         cached_fraction: Share of the prompts' tokens that other prompts have computed.
-        link_doubt: Standard deviation of the logarithm of its time that comes from doubt about the
-            links between its devices.
+        tpot_doubts: Standard deviation of the logarithm of its time per token that comes from
+            doubt about each cause, that of its links last (`causes.CAUSES`); empty for no doubt.
+        ttft_doubts: The same of its time to the first token.
     """
 
     engine: str
@@ -64,51 +60,21 @@ class RunFeatures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     input_tokens: float
     output_tokens: float
     cached_fraction: float = 0.0
-    link_doubt: float = 0.0
-
-
-def run_features(
-    plan: Plan,
-    shape: NetworkShape,
-    lengths: Lengths | LengthMoments,
-    concurrency: float,
-    *,
-    link: Link | None = None,
-    shared_tokens: float = 0.0,
-) -> RunFeatures:
-    """Features of a closed-loop run of a plan.
-
-    Args:
-        link: Link between the devices; one without doubt if omitted.
-        shared_tokens: Tokens of each prompt that others begin with, too.
-
-    The simulated engine counts as the one that it plays. Copies that share nothing are
-    each a run of their own, with their part of the users.
-    """
-    moments = lengths if isinstance(lengths, LengthMoments) else length_moments(lengths)
-    copies = plan.replicas * (1 if plan.expert_parallel else plan.data_parallel)
-    cached = shared_tokens if plan.prefix_caching is not False else 0.0
-    return RunFeatures(
-        engine=step_law_facts(plan.engine).name,
-        storage=effective_quantization(shape.quantization, plan.quantization).name,
-        devices=plan.devices_per_replica * plan.replicas // copies,
-        concurrency=max(1.0, concurrency / copies),
-        input_tokens=moments.input_tokens,
-        output_tokens=moments.output_tokens,
-        cached_fraction=min(1.0, cached / moments.input_tokens),
-        link_doubt=link_doubt(link, plan.tensor_parallel) if link else 0.0,
-    )
+    tpot_doubts: tuple[float, ...] = ()
+    ttft_doubts: tuple[float, ...] = ()
 
 
 class Similarity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Standard deviations of the field's parts, as logarithms, and how far nearness reaches.
 
     Attributes:
+        quantity: Quantity whose doubts by cause count, `tpot` or `ttft`.
         accident: Variation of one run by chance.
         reach_octaves: Distance in concurrency, prompt, answer and devices, in factors of two, over
             which runs stop being similar.
     """
 
+    quantity: str = "tpot"
     all: float
     engine: float
     storage: float
@@ -118,7 +84,10 @@ class Similarity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def unknown(self) -> float:
-        """Standard deviation of a run where nothing was measured, its own variation included."""
+        """Standard deviation of a run where nothing was measured, its own variation included.
+
+        Doubts by cause are left out; they are each run's own.
+        """
         parts = (self.all, self.engine, self.storage, self.near, self.accident)
         return float(np.linalg.norm(parts))
 
@@ -126,14 +95,14 @@ class Similarity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Variance of the field at each run, its own variation left out; shape (places,)."""
         shared = self.all**2 + self.engine**2 + self.storage**2
         placed = np.array([place is not None for place in places], dtype=float)
-        return np.asarray(shared + self.near**2 * placed + _link_doubts(places) ** 2)
+        return np.asarray(shared + self.near**2 * placed + (self._doubts(places) ** 2).sum(axis=1))
 
     def between(
         self, here: Sequence[RunFeatures | None], there: Sequence[RunFeatures | None]
     ) -> NDArray[np.float64]:
         """Covariances, shape (here, there); `None` is anywhere, near to nothing."""
-        same_engine = np.array([[_engine(a) == _engine(b) for b in there] for a in here])
-        same_storage = np.array([[_storage(a) == _storage(b) for b in there] for a in here])
+        same_engine = _same(here, there, lambda place: place.engine)
+        same_storage = _same(here, there, lambda place: (place.engine, place.storage))
         steps = (_octaves(here)[:, None] - _octaves(there)[None]) / np.array(self.reach_octaves)
         cached = (_cached(here)[:, None] - _cached(there)[None]) / _CACHED_REACH
         near = np.exp(-((steps**2).sum(axis=-1) + cached**2) / 2)
@@ -142,9 +111,37 @@ class Similarity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         found = self.all**2 + self.engine**2 * (same_engine | anywhere)
         found = found + self.storage**2 * (same_storage | anywhere)
         found = found + self.near**2 * near * (same_storage & placed)
-        same_group = np.array([[_devices(a) == _devices(b) for b in there] for a in here])
-        linked = np.outer(_link_doubts(here), _link_doubts(there))
-        return np.asarray(found + linked * np.where(same_group, 1.0, _OTHER_GROUPS))
+        same_group = _same(here, there, lambda place: place.devices)
+        return np.asarray(found + in_common(self._doubts(here), self._doubts(there), same_group))
+
+    def _doubts(self, places: Sequence[RunFeatures | None]) -> NDArray[np.float64]:
+        """Doubts by cause, shape (places, causes); none where a place is not known."""
+        of = [
+            ()
+            if place is None
+            else place.tpot_doubts
+            if self.quantity == "tpot"
+            else place.ttft_doubts
+            for place in places
+        ]
+        found = np.zeros((len(of), MOST_CAUSES))
+        for row, doubts in zip(found, of, strict=True):
+            row[MOST_CAUSES - len(doubts) :] = doubts
+        return found
+
+
+def in_common(
+    mine: NDArray[np.float64], others: NDArray[np.float64], same_group: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Covariance that doubts about causes bring, shape (mine, others).
+
+    Args:
+        mine: Doubts of some runs by cause, that of their links last; shape (mine, causes).
+        others: Doubts of others.
+        same_group: Whether two runs are on groups of one size.
+    """
+    linked = np.outer(mine[:, -1], others[:, -1]) * np.where(same_group, 1.0, _OTHER_GROUPS)
+    return np.asarray(mine[:, :-1] @ others[:, :-1].T + linked)
 
 
 def guessed_logs(
@@ -188,11 +185,12 @@ def most_informative(
     Args:
         places: Runs of one model on one kind of device.
         count: Largest number of runs.
-        similarity: Similarity of the quantity; that of times per token if omitted.
+        similarity: Similarity of the quantity; that of first tokens if omitted, which are the less
+            certain: what is chosen by it left times per token as well known on held-out rows.
     """
     if not places:
         return ()
-    similarity = similarity or similarity_of("tpot")
+    similarity = similarity or similarity_of("ttft")
     covariance = similarity.between(places, places)
     chosen: list[int] = []
     for _ in range(min(count, len(places))):
@@ -233,27 +231,27 @@ def remaining_sd(
 @functools.cache
 def similarity_of(quantity: str) -> Similarity:
     """Similarity of errors in `tpot` or `ttft`."""
-    return msgspec.convert(bundled("perf.roofline", "data/similarity.toml")[quantity], Similarity)
+    fitted = bundled("perf.roofline", "data/similarity.toml")[quantity]
+    return msgspec.convert({"quantity": quantity, **fitted}, Similarity)
 
 
-def _engine(place: RunFeatures | None) -> str:
-    return "" if place is None else place.engine
+def _same(
+    here: Sequence[RunFeatures | None],
+    there: Sequence[RunFeatures | None],
+    trait: Callable[[RunFeatures], Hashable],
+) -> NDArray[np.bool_]:
+    """Whether two runs have a trait in common, shape (here, there)."""
+    numbers: dict[Hashable, int] = {}
 
+    def codes(places: Sequence[RunFeatures | None]) -> NDArray[np.int_]:
+        of = (None if place is None else trait(place) for place in places)
+        return np.array([numbers.setdefault(each, len(numbers)) for each in of], dtype=int)
 
-def _storage(place: RunFeatures | None) -> tuple[str, str]:
-    return ("", "") if place is None else (place.engine, place.storage)
-
-
-def _devices(place: RunFeatures | None) -> int:
-    return 0 if place is None else place.devices
+    return np.asarray(codes(here)[:, None] == codes(there)[None])
 
 
 def _cached(places: Sequence[RunFeatures | None]) -> NDArray[np.float64]:
     return np.array([0.0 if place is None else place.cached_fraction for place in places])
-
-
-def _link_doubts(places: Sequence[RunFeatures | None]) -> NDArray[np.float64]:
-    return np.array([0.0 if place is None else place.link_doubt for place in places])
 
 
 def _octaves(places: Sequence[RunFeatures | None]) -> NDArray[np.float64]:

@@ -190,6 +190,11 @@ def length_moments(
     )
 
 
+def moments_of(lengths: Lengths | LengthMoments) -> LengthMoments:
+    """Moments of a law of lengths, which may be given as they are."""
+    return lengths if isinstance(lengths, LengthMoments) else length_moments(lengths)
+
+
 def workload_moments(workload: Workload, plan: Plan, divided: Memory) -> LengthMoments:
     """Moments of a workload's lengths, and of what its prompts have in common in a plan's cache.
 

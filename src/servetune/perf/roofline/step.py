@@ -334,7 +334,7 @@ class StepLaw:
         if ops.expert_exchange_count and tokens:
             sent_bytes = ops.expert_exchange_bytes_per_token * tokens
             seconds += ops.expert_exchange_count * self._exchange.seconds(sent_bytes / 2)
-        return seconds
+        return self.coefficients.link_factor * seconds
 
 
 def batches_in_flight(stages: int, sequences: float) -> float:

@@ -234,7 +234,7 @@ class StepLaws:
         seconds = np.zeros_like(tokens)
         for name, count, sent_bytes in parts:
             seconds += count * (flat[f"{name}_latency_s"] + flat[f"{name}_s_per_byte"] * sent_bytes)
-        return seconds
+        return np.asarray(self.c["link_factor"] * seconds)
 
 
 def _matrix_lines(

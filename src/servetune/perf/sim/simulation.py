@@ -16,10 +16,11 @@ from servetune.hardware.device import Node
 from servetune.metrics.record import Outcome, Record
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
+from servetune.perf.roofline.causes import run_features
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import run_coefficients
 from servetune.perf.roofline.planned_runs import PlannedRun, predict_runs
-from servetune.perf.roofline.similarity import run_features
+from servetune.perf.roofline.steady_state import length_moments
 from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.perf.sim.admission import Limit, limits_of
 from servetune.perf.sim.closed_loop_waits import ClosedLoopWaits, closed_loop_waits
@@ -145,10 +146,16 @@ def simulate(
         closed = workload.concurrency if workload.closed_loop else None
         users = closed or _in_flight(requests, workload, filled, shape, node)
         shared = workload.shared_tokens()
-        here = run_features(
-            filled, shape, _lengths(requests), users, link=node.link, shared_tokens=shared
+        moments = length_moments(_lengths(requests))
+        here = PlannedRun(
+            shape=shape,
+            node=node,
+            plan=filled,
+            lengths=msgspec.structs.replace(moments, shared_tokens=float(shared)),
+            concurrency=max(1, round(users)),
+            request_count=len(requests),
         )
-        (calibration,) = calibration.at(here)
+        (calibration,) = calibration.at(*run_features([here], in_flight=[users]))
         chosen = calibration.coefficients(chosen)
     law = step_law(filled, shape, node, chosen)
     if workload.closed_loop and workload.concurrency is not None:
