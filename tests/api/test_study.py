@@ -418,3 +418,58 @@ def test_a_storage_that_the_checkpoint_lacks_is_said_before_anything_starts(tmp_
     assert "#   cannot run: vLLM cannot make awq weights of Qwen/Qwen3-8B" in str(found)
     with pytest.raises(PlanError, match="cannot make awq"):
         st.tune("Qwen/Qwen3-8B", server_args="quantization=awq", **request)
+
+
+WIDE = {
+    **SWEEP,
+    "server_args": "tensor_parallel_size=[1,2];max_num_seqs=[8,16,32]",
+    "concurrency": [2, 4, 16],
+}
+
+
+def searched(folder, strategy, max_trials, **more):
+    if strategy in {"tpe", "nsga2"}:
+        pytest.importorskip("optuna", reason="the extra optuna is not installed")
+    return st.tune(
+        MODEL,
+        **WIDE,
+        output_json=folder / "q.json",
+        strategy=strategy,
+        max_trials=max_trials,
+        order_seed=3,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("strategy", ["grid", "random", "guided", "tpe", "nsga2"])
+def test_a_search_that_was_interrupted_goes_on_to_the_same_trials(tmp_path, strategy):
+    whole = searched(tmp_path, strategy, 14)
+    done = len(whole.trials)
+    assert (whole.search.strategy, whole.search.trial_count) == (strategy, done)
+    assert whole.search.total_count == 18
+    assert done == 14 or (strategy == "guided" and "likely to do better" in whole.search.stopped)
+    lines = (tmp_path / "q.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "q.jsonl").write_bytes(b"".join(lines[: done // 2]) + lines[done // 2][:40])
+    resumed = searched(tmp_path, strategy, 14, resume=True)
+    assert resumed.trials.records == whole.trials.records
+    assert resumed.search == whole.search
+
+
+def test_the_result_says_how_the_search_ended(called, tmp_path):
+    done = called(*WORDS, "--measure", "1", "--output-json", "q.json")
+    assert done.returncode == 0, done.stderr
+    last = "strategy guided: 1 of 4 trials were run; 1 were to be run (--max-trials)"
+    assert done.stdout.splitlines()[-1] == last
+    found = st.tune(MODEL, **SWEEP, strategy="random", output_json=tmp_path / "r.json")
+    assert str(found).endswith(
+        "strategy random (seed 0): 4 of 4 trials were run; every trial was run"
+    )
+
+
+def test_a_strategy_whose_package_is_missing_is_refused_before_anything_starts(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(InputError, match="needs Optuna"):
+        st.tune(MODEL, **SWEEP, strategy="tpe", output_json=tmp_path / "q.json")
+    assert list(tmp_path.iterdir()) == []

@@ -5,7 +5,7 @@ import pytest
 from servetune.api import study_request
 from servetune.api.study_request import Schedule
 from servetune.errors import EngineError, InputError
-from servetune.hardware import node
+from servetune.hardware import instance, node
 from servetune.plan import Plan
 from servetune.servers.gpus import Card
 from servetune.trials import Trial
@@ -110,12 +110,49 @@ def test_a_cluster_has_no_price_of_one_machine_and_no_job():
         Schedule().require_this_machine(job=True)
 
 
-def test_trials_that_are_chosen_one_after_another_do_not_run_beside_others():
+@pytest.mark.parametrize("strategy", ["guided", "tpe", "nsga2"])
+def test_trials_that_are_chosen_one_after_another_do_not_run_beside_others(strategy):
+    named = Schedule(strategy=strategy)
     with pytest.raises(InputError, match="and --parallel runs several at once"):
-        Schedule(measure=2, parallel="auto").policy(groups(), node(gpu="L4"), real=False)
+        policy_of(Schedule(strategy=strategy, parallel="auto"))
     with pytest.raises(InputError, match="and --cluster runs many at once"):
-        Schedule(measure=2).require_this_machine(job=False)
-    assert Schedule(measure=2).policy(groups(), node(gpu="L4"), real=False).parallel == 1
+        named.require_this_machine(job=False)
+    assert policy_of(named).strategy == strategy
+
+
+def policy_of(schedule, **context):
+    return schedule.policy(groups(), instance("ml.g6.xlarge"), real=False, **context)
+
+
+@pytest.mark.parametrize(
+    "limit", [{"max_trials": 2}, {"budget": "2h"}, {"max_cost_usd": 4.0}], ids=str
+)
+def test_a_limit_makes_the_search_guided_where_that_can_be(limit, caplog):
+    assert policy_of(Schedule()).strategy == "grid"
+    assert policy_of(Schedule(**limit)).strategy == "guided"
+    assert policy_of(Schedule(**limit, order="random")).strategy == "grid"
+    assert policy_of(Schedule(**limit, strategy="random")).strategy == "random"
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("schedule", "context", "why"),
+    [
+        (Schedule(max_trials=2, parallel="auto"), {}, "several run at once"),
+        (Schedule(budget="2h"), {"on_this_machine": False}, "several run at once"),
+        (Schedule(budget="2h"), {"predictable": False}, "nothing can be predicted"),
+    ],
+)
+def test_a_grid_says_why_it_takes_the_place_of_a_guided_search(schedule, context, why, caplog):
+    assert policy_of(schedule, **context).strategy == "grid"
+    said = caplog.text
+    assert "strategy grid, not guided as usual with --max-" in said
+    assert why in said
+
+
+def test_an_order_is_refused_with_a_strategy_that_has_its_own():
+    with pytest.raises(InputError, match="--order interleaved is for a grid, and strategy tpe"):
+        policy_of(Schedule(strategy="tpe", order="interleaved"))
 
 
 def test_order_retries_and_time_hold_everywhere():

@@ -72,6 +72,16 @@ def test_a_random_order_is_the_same_for_the_same_seed_measured_and_simulated(
     assert [settings_of(record) for record in records_of(tmp_path)] == first
 
 
+def test_a_server_stays_while_a_search_asks_for_trials_of_its_settings(tune, tmp_path):
+    done = tune("--strategy", "random", "--search-seed", 0, "--max-trials", 3)
+    assert done.returncode == 0, done.stderr
+    servers = [seqs for seqs, _ in map(settings_of, records_of(tmp_path))]
+    assert len(set(servers[1:])) == 1, "the second and third asked for share a server"
+    assert servers[0] != servers[1]
+    assert done.stderr.count("\nready after") == 2
+    assert "3 of 4 trials were run; 3 were to be run (--max-trials)" in done.stdout
+
+
 def test_a_trial_that_plainly_misses_its_constraint_ends_early_and_says_why(tune, tmp_path):
     slow = f"{FAKE} --ttft-s 0.02 --itl-s 0.001"
     load = {"client": "max_concurrency=2;num_prompts=1000", "command": slow}
@@ -122,7 +132,7 @@ def test_a_budget_puts_trials_off_and_resume_runs_them(tune, tmp_path):
         "client": "max_concurrency=[2,4,6];num_prompts=12",
         "server_args": "max_num_seqs=[4,8]",
     }
-    done = tune("--budget", "2.5s", **grid)
+    done = tune("--budget", "2.5s", "--strategy", "grid", **grid)
     assert done.returncode in (0, 2), done.stderr  # 2 where the machine is too busy for any
     records = records_of(tmp_path)
     put_off = [r for r in records if r.failure is not None]
@@ -136,7 +146,7 @@ def test_a_budget_puts_trials_off_and_resume_runs_them(tune, tmp_path):
 
 
 def test_money_that_is_used_up_is_named(tune, tmp_path):
-    done = tune("--max-cost", "0.0001", "--price-per-hour", "3600")
+    done = tune("--max-cost", "0.0001", "--price-per-hour", "3600", "--strategy", "grid")
     assert done.returncode in (0, 2), done.stderr
     reasons = {r.failure.reason for r in records_of(tmp_path) if r.failure}
     assert reasons == {"the budget of $0.0001 is used up ($3600 an hour)"}
@@ -147,6 +157,9 @@ def test_money_that_is_used_up_is_named(tune, tmp_path):
     [
         (("--budget", "soon"), "is no length of time"),
         (("--max-time-per-trial", "0"), "is no length of time"),
+        (("--max-trials", "0"), "0 is not in the range"),
+        (("--max-time", "0.001s"), "1.00 ms is used up before a trial could begin"),
+        (("--strategy", "best"), "best"),
         (("--parallel", "many"), "--parallel many"),
         (("--parallel", "9"), "--parallel 9 needs 9 devices, the machine has 4"),
         (("--server-cpus", "a-b"), "is no list of cores"),

@@ -8,9 +8,10 @@ from servetune.hardware import node
 from servetune.metrics import parse_constraints
 from servetune.models import load_shape
 from servetune.search import Space, parse_settings
+from servetune.testing.strategy_contract import StrategyContract
 from servetune.trials import StudyContext, trials_of
+from servetune.trials.outcomes import outcome_of
 from servetune.trials.promising import Promising
-from servetune.trials.record import Outcome, record_of
 from servetune.trials.simulated import simulate_trial
 
 MODEL = "Qwen/Qwen3-4B"
@@ -62,47 +63,56 @@ def best(records, run):
 def test_the_first_asked_is_the_fastest_where_nothing_is_near_its_limit():
     run = run_with("itl:mean<=10s")
     trials = grid(run)
-    promising = Promising(trials, run)
-    first = promising.next([])
+    first = Promising(trials, run).ask()
     assert first is not None
-    assert best([record(trial, run) for trial in trials], run).key == first.key
+    assert best([record(trial, run) for trial in trials], run).key == trials[first].key
 
 
 def test_what_was_measured_moves_what_is_asked_next():
     run = run_with("itl:mean<=60ms")
     trials = grid(run)
     promising = Promising(trials, run)
-    truth = {trial.key: record(trial, run, slower=1.6) for trial in trials}
-    records = []
+    truth = [record(trial, run, slower=1.6) for trial in trials]
+    asked = []
     for _ in range(3):
-        trial = promising.next(records)
-        assert trial is not None
-        assert trial.key not in {each.key for each in records}
-        records.append(truth[trial.key])
-    found, wanted = best(records, run), best(list(truth.values()), run)
+        asked.append(promising.ask())
+        promising.tell(asked[-1], outcome_of(truth[asked[-1]], run.constraints))
+    assert len(set(asked)) == 3
+    found, wanted = best([truth[index] for index in asked], run), best(truth, run)
     assert found.results["output_throughput"] >= 0.95 * wanted.results["output_throughput"]
-
-
-def test_a_trial_that_failed_is_not_asked_for_again():
-    run = run_with("itl:mean<=60ms")
-    trials = grid(run)
-    promising = Promising(trials, run)
-    first = promising.next([])
-    failed = msgspec.structs.replace(
-        record_of(first, run, Outcome(cmd="", server_cmd_args=[])), status="failed"
-    )
-    second = promising.next([failed])
-    assert second is not None
-    assert second.key != first.key
-
-
-def test_nothing_more_is_asked_once_all_has_been_measured():
-    run = run_with("itl:mean<=60ms")
-    trials = grid(run)
-    assert Promising(trials, run).next([record(trial, run) for trial in trials]) is None
 
 
 def test_without_a_machine_nothing_is_promised():
     run = run_with("itl:mean<=60ms")
     with pytest.raises(InputError, match="nothing can be predicted"):
         Promising(grid(run), msgspec.structs.replace(run, node=None))
+
+
+class TestPromising(StrategyContract):
+    """The contract of every strategy, kept on trials with the settings of its points."""
+
+    stops_early = True
+
+    def make(self, points, *, seed=0):
+        run = run_with("itl:mean<=60ms")
+        trials = [
+            trial
+            for point in points
+            for group in trials_of(space_of(point), run)
+            for trial in group
+        ]
+        return Promising(trials, run)
+
+
+def space_of(point):
+    users = point.settings["max_concurrency"]
+    return Space(
+        server=parse_settings(
+            f"tensor_parallel_size={point.settings['tensor_parallel_size']}", types={}
+        ),
+        client=parse_settings(
+            f"max_concurrency={users};num_prompts=16;dataset_name=random;"
+            "random_input_len=64;random_output_len=8",
+            types={},
+        ),
+    )

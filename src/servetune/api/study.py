@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -27,9 +27,18 @@ from servetune.search import recommend
 from servetune.secret import redacted, redacted_text
 from servetune.servers.launchers import Job, kubernetes_job, slurm_script
 from servetune.store import Artifacts, Journal, TrialRecord, latest
-from servetune.trials import ExecutionPolicy, Trial, commands_of, problems_of, run_trials
-from servetune.trials.order import finished_keys, is_put_off
-from servetune.trials.promising import Promising
+from servetune.trials import (
+    AskedTrials,
+    ExecutionPolicy,
+    SearchSummary,
+    Trial,
+    commands_of,
+    problems_of,
+    run_asked_trials,
+    run_trials,
+    unable_keys,
+)
+from servetune.trials.order import finished_records, is_put_off
 from servetune.units import format_seconds
 
 if TYPE_CHECKING:
@@ -63,6 +72,7 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
         simulated: True where trials are simulated.
         planned: Servers of a dry run; empty otherwise.
         job: Text of the job that was asked for instead of a run; empty otherwise.
+        search: Strategy, number of trials and reason of the end; `None` where nothing ran.
     """
 
     trials: Trials
@@ -72,6 +82,7 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool = False
     planned: tuple[PlannedServer, ...] = ()
     job: str = ""
+    search: SearchSummary | None = None
 
     @property
     def status(self) -> int:
@@ -105,7 +116,9 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         if self.job:
             return self.job.rstrip("\n")
-        return "\n".join(self._plan_lines()) if self.planned else str(self.pick())
+        if self.planned:
+            return "\n".join(self._plan_lines())
+        return f"{self.pick()}\n{self.search}" if self.search else str(self.pick())
 
     def _plan_lines(self) -> Iterator[str]:
         for number, server in enumerate(self.planned, start=1):
@@ -184,9 +197,11 @@ def tune(
     if study.clusters.cluster is not None:
         require_capacity(setup.groups, setup.context, setup.launch, study.clusters.cluster)
     policy = execution_policy(setup)
+    unable = unable_keys(setup.groups, setup.context)
+    asked = AskedTrials(setup.groups, unable, setup.context, policy)
     with Journal(setup.artifacts.journal, resume=study.files.resume) as journal:
         try:
-            interrupted = run_study(setup, policy, journal, on_progress)
+            interrupted = run_study(setup, policy, asked, journal, on_progress)
         except _CallbackRaised:
             _write(setup, journal)
             raise
@@ -195,6 +210,7 @@ def tune(
         result,
         trials=msgspec.structs.replace(nothing, records=records, source=setup.artifacts.journal),
         interrupted=interrupted,
+        search=asked.summary(interrupted=interrupted),
     )
 
 
@@ -296,14 +312,16 @@ OnProgress = Callable[[TrialDone], None]
 def run_study(
     setup: StudySetup,
     policy: ExecutionPolicy,
+    asked: AskedTrials,
     journal: Journal,
     on_progress: OnProgress | None,
 ) -> bool:
-    """Run the trials that the journal lacks, or the few of them that promise most.
+    """Run the trials that the strategy asks for and the journal lacks.
 
     Args:
         setup: The study.
-        policy: Order, servers side by side and budgets.
+        policy: Strategy, servers side by side and limits.
+        asked: Trials as the strategy asks for them.
         journal: Open; takes each record as its trial ends.
         on_progress: Called after each trial.
 
@@ -311,17 +329,21 @@ def run_study(
         Whether the user interrupted it (Ctrl-C, or SIGTERM in the main thread).
     """
     study = setup.request
-    done = finished_keys(journal.records, setup.context, retry_failed=study.files.retry_failed)
+    finished = finished_records(
+        journal.records, setup.context, retry_failed=study.files.retry_failed
+    )
+    for record in finished:
+        asked.tell(record)
+    _require_time_for_a_trial(policy, finished, asked)
     once = request_of(Study, study, {"resume": False, "retry_failed": False})
     write_repeating(once, setup.artifacts.configuration)
-    count = _ProgressCount(setup, journal, on_progress)
-    missing = [[trial for trial in group if trial.key not in done] for group in setup.groups]
+    count = _ProgressCount(setup, journal, on_progress, asked.expected_count)
+    done = {record.key for record in finished}
     if done:
-        left = sum(len(group) for group in missing)
-        progress(f"{count.total - left} of {count.total} trials are in the journal already")
+        progress(f"{len(count.keys & done)} of {count.total} trials are in the journal already")
     try:
         with _sigterm_as_interrupt():
-            _run(setup, missing, journal, policy, count.ended)
+            _run(setup, done, policy, asked, count.ended)
     except KeyboardInterrupt:
         progress(
             f"interrupted; {count.done} of {count.total} trials are safe in "
@@ -355,6 +377,7 @@ def execution_policy(setup: StudySetup) -> ExecutionPolicy:
         real=starts_here and setup.launch.server_cmd is None,
         own_program=setup.launch.executable is not None,
         on_this_machine=here,
+        predictable=setup.context.shape is not None,
     )
 
 
@@ -365,14 +388,20 @@ class _CallbackRaised(InputError):
 class _ProgressCount:
     """Progress of a study: writes each record to the journal and reports it."""
 
-    def __init__(self, setup: StudySetup, journal: Journal, on_progress: OnProgress | None) -> None:
+    def __init__(
+        self,
+        setup: StudySetup,
+        journal: Journal,
+        on_progress: OnProgress | None,
+        expected_count: int,
+    ) -> None:
         self._journal, self._on_progress = journal, on_progress
         self._limits = setup.context.constraints
-        self._keys = {trial.key for group in setup.groups for trial in group}
-        self._done = {record.key for record in journal.records} & self._keys
+        self.keys = {trial.key for group in setup.groups for trial in group}
+        self._done = {record.key for record in journal.records} & self.keys
         self._before, self._started_s = len(self._done), time.monotonic()
         self._swept = _swept_names([trial for group in setup.groups for trial in group])
-        self.total = sum(len(group) for group in setup.groups)
+        self.total = max(expected_count, len(self._done))
         self._best = self._better(*latest(journal.records))
 
     @property
@@ -382,7 +411,7 @@ class _ProgressCount:
 
     def ended(self, record: TrialRecord) -> None:
         self._journal.append(record)
-        self._done.update({record.key} & self._keys)
+        self._done.update({record.key} & self.keys)
         self._best = self._better(*([self._best] if self._best else ()), record)
         event = TrialDone(
             record=record,
@@ -424,58 +453,86 @@ class _ProgressCount:
         return next((each for each in records if chosen and each.key == chosen.key), None)
 
 
+def _require_time_for_a_trial(
+    policy: ExecutionPolicy, finished: Sequence[TrialRecord], asked: AskedTrials
+) -> None:
+    """Refuse less time than one trial needs, as far as that is known before anything starts.
+
+    A server needs as long as the quickest start of those that ran so far.
+
+    Raises:
+        InputError: The budget is too small.
+    """
+    left_s = policy.budget.left_s() if policy.budget else None
+    if left_s is None or not asked.waiting:
+        return
+    more = "give more with --max-time or --max-cost"
+    if left_s <= 0 and not asked.runs_all:
+        assert policy.budget is not None
+        raise InputError(f"{policy.budget.exceeded()} before a trial could begin", hint=more)
+    starts_s = [record.results.get("server_ready_s") for record in finished]
+    least_s = min((float(start_s) for start_s in starts_s if start_s), default=0.0)
+    if left_s < least_s:
+        raise InputError(
+            f"the budget leaves {format_seconds(left_s)}, and no start of a server took less than "
+            f"{format_seconds(least_s)}",
+            hint=more,
+        )
+
+
 def _run(
     setup: StudySetup,
-    missing: list[list[Trial]],
-    journal: Journal,
+    done: Collection[str],
     policy: ExecutionPolicy,
+    asked: AskedTrials,
     ended: Callable[[TrialRecord], None],
 ) -> None:
     address = setup.request.clusters.cluster
-    if address is not None:
-        run_trials_on_cluster(
-            missing,
+    logs = setup.artifacts.logs
+    if address is None and policy.parallel == 1:
+        if policy.strategy == "guided":
+            progress(f"{len(asked.waiting)} trials are predicted")
+        run_asked_trials(
+            asked,
             setup.context,
             setup.launch,
-            address=address,
-            logs=setup.artifacts.logs,
+            logs=logs,
             ended=ended,
             say=progress,
             policy=policy,
         )
         return
-    for groups in _rounds(setup, missing, journal):
+
+    def told(record: TrialRecord) -> None:
+        ended(record)
+        asked.tell(record)
+
+    groups = _to_run_at_once(setup.groups, done, asked)
+    if address is None:
         run_trials(
-            groups,
-            setup.context,
-            setup.launch,
-            logs=setup.artifacts.logs,
-            ended=ended,
-            say=progress,
-            policy=policy,
+            groups, setup.context, setup.launch, logs=logs, ended=told, say=progress, policy=policy
         )
-
-
-def _rounds(
-    setup: StudySetup, missing: list[list[Trial]], journal: Journal
-) -> Iterator[list[list[Trial]]]:
-    """All that is missing at once, or one after another the few that promise most."""
-    measure = setup.request.schedule.measure
-    if measure is None:
-        yield missing
         return
-    trials = [trial for group in setup.groups for trial in group]
-    progress(f"{len(trials)} trials are predicted; {measure} of them are run")
-    promising = Promising(trials, setup.context)
-    for count in range(measure):
-        records = latest(journal.records)
-        if any(is_put_off(record) for record in records):
-            return
-        trial = promising.next(records)
-        if trial is None:
-            progress(f"{count} were enough: no other trial is likely to do better")
-            return
-        yield [[trial]]
+    run_trials_on_cluster(
+        groups,
+        setup.context,
+        setup.launch,
+        address=address,
+        logs=logs,
+        ended=told,
+        say=progress,
+        policy=policy,
+    )
+
+
+def _to_run_at_once(
+    groups: Sequence[list[Trial]], done: Collection[str], asked: AskedTrials
+) -> list[list[Trial]]:
+    """Trials that are missing, of a strategy that no outcome changes."""
+    if asked.runs_all:
+        return [[trial for trial in group if trial.key not in done] for group in groups]
+    chosen = {trial.key for trial in asked.chosen()}
+    return [[trial for trial in group if trial.key in chosen] for group in groups]
 
 
 @contextmanager

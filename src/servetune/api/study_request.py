@@ -44,6 +44,7 @@ from servetune.option import (
     members,
     option,
 )
+from servetune.search.strategies import StrategyName
 from servetune.servers.gpus import DeviceMemory, none_can_be, visible_cards
 from servetune.servers.launchers import container_for, environment_of, find_strays, visible_devices
 from servetune.store import Artifacts
@@ -357,14 +358,41 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     group: ClassVar[str] = "Schedule"
 
+    strategy: Annotated[
+        StrategyName | None,
+        option(
+            "Choice of the trials to run. grid: all, as written; random: all, shuffled; guided: "
+            "those that predictions, corrected by each measurement, promise most of; tpe and "
+            "nsga2: samplers of Optuna, which start from nothing (needs servetune[optuna]).",
+            default="grid; guided with --max-trials, --max-time or --max-cost",
+        ),
+    ] = None
+    max_trials: Annotated[
+        Count | None,
+        option(
+            "Number of trials to run, those of the calls that --resume continues among them.",
+            "--max-trials",
+            "--measure",
+            metavar="COUNT",
+            default="as many as the strategy asks for",
+        ),
+    ] = None
     order: Annotated[
         Order,
         option(
-            "Order of the trials: as written, random, or interleaved, which goes round the server "
-            "configurations so that slow changes of the machine touch all alike."
+            "Order of the trials of a grid: as written, random, or interleaved, which goes round "
+            "the server configurations so that slow changes of the machine touch all alike."
         ),
     ] = "grid"
-    order_seed: Annotated[int, option("Seed of a random order.", metavar="NUMBER")] = 0
+    order_seed: Annotated[
+        int,
+        option(
+            "Seed of a random order, and of the strategy.",
+            "--order-seed",
+            "--search-seed",
+            metavar="NUMBER",
+        ),
+    ] = 0
     parallel: Annotated[
         str,
         option("Servers under load at once, each on GPUs of its own.", metavar="auto|N"),
@@ -386,7 +414,12 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     budget: Annotated[
         str | None,
-        option("Time for this call: 45m, 2h. Trials left over stay for --resume.", metavar="TIME"),
+        option(
+            "Time for this call: 45m, 2h. Trials left over stay for --resume.",
+            "--budget",
+            "--max-time",
+            metavar="TIME",
+        ),
     ] = None
     max_cost_usd: Annotated[
         Positive | None,
@@ -403,14 +436,6 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     server_numa_node: Annotated[
         NonNegativeCount | None,
         option("NUMA node whose cores and memory servers use (numactl).", metavar="NUMBER"),
-    ] = None
-    measure: Annotated[
-        Count | None,
-        option(
-            "Number of trials to run instead of all: each the one with most throughput expected "
-            "within the constraints, given those before it. All are predicted first.",
-            metavar="COUNT",
-        ),
     ] = None
 
     @property
@@ -453,11 +478,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
                 "--max-cost counts one machine, and --cluster uses as many as have room",
                 hint="limit the time, with --budget",
             )
-        if self.measure is not None:
-            raise InputError(
-                "--measure chooses one trial after the other, and --cluster runs many at once",
-                hint="leave one of them out",
-            )
+        self._require_list("--cluster runs many at once")
         if job:
             raise InputError(
                 "--job uses one machine, and --cluster joins others",
@@ -472,6 +493,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         real: bool,
         own_program: bool = False,
         on_this_machine: bool = True,
+        predictable: bool = True,
     ) -> ExecutionPolicy:
         """Execution policy of the trials on a machine.
 
@@ -482,17 +504,18 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
                 devices that are elsewhere.
             own_program: Whether the user names the engine's program, which may be a stand-in.
             on_this_machine: Whether servers run here, not on a cluster's nodes.
+            predictable: Whether model and machine are known.
 
         Raises:
             InputError: An option cannot be read.
             EngineError: A device that is needed is busy or missing.
         """
         parallel = _server_count(self.parallel)
-        if self.measure is not None and parallel != 1:
-            raise InputError(
-                "--measure chooses one trial after the other, and --parallel runs several at once",
-                hint="leave one of them out",
-            )
+        if parallel != 1:
+            self._require_list("--parallel runs several at once")
+        strategy = self._strategy(
+            one_at_a_time=parallel == 1 and on_this_machine, predictable=predictable
+        )
         on_gpus = node.device.architecture != "cpu"
         visible = visible_cards() if on_gpus else []
         if real and on_gpus and node.device.vendor == "NVIDIA":
@@ -504,8 +527,10 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
                 )
             require_idle_gpus(visible, node, groups)
         return ExecutionPolicy(
-            order=self.order,
-            order_seed=self.order_seed,
+            strategy=strategy,
+            max_trials=self.max_trials,
+            order="random" if strategy == "random" else self.order,
+            seed=self.order_seed,
             parallel=parallel,
             budget=Budget(
                 limit_s=self.budget_s,
@@ -517,6 +542,48 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             memory=DeviceMemory(visible_cards) if visible else None,
             most_devices=_usable_devices(node, len(visible)) if on_this_machine else None,
         )
+
+    def _strategy(self, *, one_at_a_time: bool, predictable: bool) -> StrategyName:
+        """Strategy that is named, else the one that the limits ask for and that can be.
+
+        Raises:
+            InputError: --order is given with a strategy that has an order of its own.
+        """
+        limits = {
+            "--max-trials": self.max_trials,
+            "--max-time": self.budget,
+            "--max-cost": self.max_cost_usd,
+        }
+        given = [name for name, limit in limits.items() if limit is not None]
+        if self.strategy is not None or self.order != "grid" or not given:
+            if self.strategy not in {None, "grid"} and self.order != "grid":
+                raise InputError(
+                    f"--order {self.order} is for a grid, and strategy {self.strategy} has an "
+                    "order of its own",
+                    hint="leave one of them out",
+                )
+            return self.strategy or "grid"
+        if one_at_a_time and predictable:
+            return "guided"
+        why = (
+            "it chooses one trial after the other, and several run at once"
+            if predictable
+            else "nothing can be predicted without the model's configuration"
+        )
+        note(f"note: strategy grid, not guided as usual with {' and '.join(given)}: {why}")
+        return "grid"
+
+    def _require_list(self, why: str) -> None:
+        """Refuse strategies that choose each trial after the one before it.
+
+        Raises:
+            InputError: Such a strategy is named.
+        """
+        if self.strategy in {"guided", "tpe", "nsga2"}:
+            raise InputError(
+                f"strategy {self.strategy} chooses one trial after the other, and {why}",
+                hint="leave one of them out, or choose --strategy random",
+            )
 
     def _about_placing(self) -> tuple[str, ...]:
         """Options given that place servers on a machine's devices and cores."""

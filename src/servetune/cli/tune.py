@@ -28,4 +28,5 @@ def tune(request: api.Study) -> int:
             found.trials.constraints,
             compared=found.compared,
         )
+        print(found.search)
     return found.status

@@ -28,10 +28,11 @@ from servetune.trials.budget import Budget
 from servetune.trials.launch import EngineProgram, Launch, free_path, written
 from servetune.trials.measured import ServerGroup, TrialEvents
 from servetune.trials.order import ordered
+from servetune.trials.policy import ExecutionPolicy
 from servetune.trials.record import Outcome, record_of
 from servetune.trials.retry import LOAD_NODE_LOST, Attempts
 from servetune.trials.server_context import ServerContext
-from servetune.trials.sweep import ExecutionPolicy, engine_of, problem_of, shown_command
+from servetune.trials.sweep import engine_of, problem_of, shown_command
 from servetune.trials.trial import StudyContext, Trial
 
 MAX_LOSSES = 3
@@ -262,7 +263,7 @@ class _Scheduler:
     def run(self, groups: Sequence[list[Trial]]) -> None:
         """Run until every trial has a record."""
         nodes = cluster_nodes(self._ray)
-        for place, trials in ordered(groups, self._policy.order, self._policy.order_seed):
+        for place, trials in ordered(groups, self._policy.order, self._policy.seed):
             able = [trial for trial in trials if not self._does_not_fit(trial)]
             if able:
                 request = request_of(able[0], self._study, nodes)

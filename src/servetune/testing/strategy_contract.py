@@ -150,7 +150,8 @@ class StrategyContract:
         made = decisions(self.make(points), points)
         held = [outcome.objectives[0] for _, outcome in made if outcome.holds]
         every = (example_outcome(point) for point in points)
-        assert max(held) == max(each.objectives[0] for each in every if each.holds)
+        best = max(each.objectives[0] for each in every if each.holds)
+        assert max(held) == best or (self.stops_early and len(made) < len(points))
 
     def test_a_space_of_one_point_is_measured_once(self) -> None:
         points = example_points()[:1]

@@ -1,26 +1,31 @@
 """One point of a search from start to record: simulated or measured."""
 
+from servetune.trials.asked import AskedTrials, SearchSummary
 from servetune.trials.benched import Bench, Benched, bench
 from servetune.trials.budget import Budget, parse_duration_s
 from servetune.trials.launch import Launch, default_ready_timeout_s
+from servetune.trials.policy import ExecutionPolicy
 from servetune.trials.preflight import require_idle_gpus, require_launch, require_server
 from servetune.trials.simulated import simulated_again, simulated_with_requests
 from servetune.trials.sweep import (
-    ExecutionPolicy,
     commands_of,
     problems_of,
     require_one_that_fits,
+    run_asked_trials,
     run_trials,
+    unable_keys,
 )
 from servetune.trials.trial import SMALLEST_VOCAB, StudyContext, Trial, trials_of, with_fields
 
 __all__ = [
     "SMALLEST_VOCAB",
+    "AskedTrials",
     "Bench",
     "Benched",
     "Budget",
     "ExecutionPolicy",
     "Launch",
+    "SearchSummary",
     "StudyContext",
     "Trial",
     "bench",
@@ -32,9 +37,11 @@ __all__ = [
     "require_launch",
     "require_one_that_fits",
     "require_server",
+    "run_asked_trials",
     "run_trials",
     "simulated_again",
     "simulated_with_requests",
     "trials_of",
+    "unable_keys",
     "with_fields",
 ]

@@ -77,6 +77,18 @@ class TrialEvents(msgspec.Struct, frozen=True, kw_only=True):
     say: Callable[[str], None]
 
 
+class FollowingTrials(msgspec.Struct, frozen=True, kw_only=True):
+    """Trials that may follow on a server, each chosen when the one before it has ended.
+
+    Attributes:
+        next: Gives the next trial of this server; `None` where another server's is next, or none.
+        possible: Trials that it may give.
+    """
+
+    next: Callable[[], Trial | None]
+    possible: tuple[Trial, ...]
+
+
 class ServerGroup:
     """Trials of one server configuration, on one server as long as it lives.
 
@@ -88,6 +100,7 @@ class ServerGroup:
         log_path: Log of the first start; where it exists already the next gets a number.
         events: Functions that take records and lines of progress.
         context: Share of the machine, and what the study knows so far.
+        following: Further trials that a search may choose for this server; `None` without one.
     """
 
     def __init__(
@@ -100,8 +113,10 @@ class ServerGroup:
         log_path: Path,
         events: TrialEvents,
         context: ServerContext | None = None,
+        following: FollowingTrials | None = None,
     ) -> None:
         self._waiting = list(trials)
+        self._following = following
         self._plan = trials[0].plan
         self._server_args = trials[0].server_args
         self._study, self._launch = study, launch
@@ -209,8 +224,9 @@ class ServerGroup:
         )
 
     def _extra_environment(self) -> Mapping[str, str]:
-        again = sum(trial.workload.has_dataset for trial in self._waiting) > 1
-        return reset_environment() if again else {}
+        possible = self._following.possible if self._following else ()
+        again = {t.key for t in (*self._waiting, *possible) if t.workload.has_dataset}
+        return reset_environment() if len(again) > 1 else {}
 
     def _serve(self, server: Server) -> Failure | None:
         for taken in self._context.await_memory() if self._engine.starts_servers else ():
@@ -281,7 +297,7 @@ class ServerGroup:
     # trials on it
 
     def _load_all(self, server: Server) -> Failure | None:
-        while self._waiting and self._given_up() is None:
+        while self._any_waiting() and self._given_up() is None:
             self._raise_if_stopped()
             failure, died = self._one_trial(self._waiting[0], server)
             if failure is not None and (died or server.unready() is not None):
@@ -289,9 +305,16 @@ class ServerGroup:
             death = server.poll_death()
             if death is not None:
                 return failure_of(death, server)
-            if self._waiting and self._launch.rest_s:
+            if self._any_waiting() and self._launch.rest_s:
                 self._context.halt.wait(self._launch.rest_s)
         return None
+
+    def _any_waiting(self) -> bool:
+        """Whether there is a trial to run; a search is asked for one where none waits."""
+        if not self._waiting and self._following is not None:
+            trial = self._following.next()
+            self._waiting.extend([] if trial is None else [trial])
+        return bool(self._waiting)
 
     def _one_trial(self, trial: Trial, server: Server) -> tuple[Failure | None, bool]:
         """Run the first waiting trial; its failure, and whether the server died of it."""

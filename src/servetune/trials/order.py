@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypeVar
 
 from servetune.errors import InputError
-from servetune.store import TrialRecord, latest
+from servetune.store import TrialRecord
 from servetune.trials.trial import StudyContext
 
 Order = Literal["grid", "random", "interleaved"]
@@ -73,10 +73,10 @@ TERMS: Mapping[str, str] = {
 }
 
 
-def finished_keys(
+def finished_records(
     records: Sequence[TrialRecord], study: StudyContext, *, retry_failed: bool
-) -> set[str]:
-    """Keys of the trials that a journal has results of.
+) -> list[TrialRecord]:
+    """Last records of the trials that need not run again, in the order in which they ended.
 
     Args:
         records: All lines of the journal.
@@ -88,9 +88,15 @@ def finished_keys(
     """
     for record in records:
         _require_same_study(record, study)
-    return {
-        r.key for r in latest(records) if r.status == "ok" or not (retry_failed or is_put_off(r))
-    }
+    last: dict[str, TrialRecord] = {}
+    for record in records:
+        last.pop(record.key, None)
+        last[record.key] = record
+    return [
+        record
+        for record in last.values()
+        if record.status == "ok" or not (retry_failed or is_put_off(record))
+    ]
 
 
 def is_put_off(record: TrialRecord) -> bool:

@@ -70,6 +70,8 @@ def run_batches(
     batches: Sequence[TrialBatch],
     device_pool: DevicePool,
     start: Callable[[TrialBatch, ServerContext], BatchRun],
+    *,
+    next_batch: Callable[[], TrialBatch | None] = lambda: None,
 ) -> None:
     """Measure all batches, as many at once as the pool allows and has devices for.
 
@@ -77,6 +79,8 @@ def run_batches(
         batches: Batches in order; with parallel servers large ones come first.
         device_pool: Devices that they run on.
         start: Makes the run of a batch in its context.
+        next_batch: Gives a further batch once every load of those before has ended; `None` at
+            the end.
 
     Raises:
         KeyboardInterrupt: The user stopped it; every server is stopped by then.
@@ -87,7 +91,7 @@ def run_batches(
             DeviceBlocks(device_pool.device_count).take(batch.device_count)
     if device_pool.parallel_servers > 1:
         batches = [batches[place] for place in packed([batch.device_count for batch in batches])]
-    _Scheduler(list(batches), device_pool, start).run()
+    _Scheduler(list(batches), device_pool, start, next_batch).run()
 
 
 class _Running:
@@ -109,8 +113,10 @@ class _Scheduler:
         waiting: list[TrialBatch],
         device_pool: DevicePool,
         start: Callable[[TrialBatch, ServerContext], BatchRun],
+        next_batch: Callable[[], TrialBatch | None],
     ) -> None:
         self._waiting, self._device_pool, self._make = waiting, device_pool, start
+        self._next_batch = next_batch
         self._devices = DeviceBlocks(device_pool.device_count or 1)
         self._neighbours = Neighbours()
         self._halt = threading.Event()
@@ -132,7 +138,12 @@ class _Scheduler:
             raise self._error
 
     def _goes_on(self) -> bool:
-        return self._error is None and bool(self._waiting or self._running)
+        if self._error is not None:
+            return False
+        if not self._waiting and not any(one.loads for one in self._running):
+            batch = self._next_batch()
+            self._waiting.extend([] if batch is None else [batch])
+        return bool(self._waiting or self._running)
 
     def _start_one(self) -> bool:
         """Start the first batch that may run now and fits on the free devices."""

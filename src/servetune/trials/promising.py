@@ -1,4 +1,4 @@
-"""Choice of the next trial when only a few shall run: the most promising one.
+"""Strategy `guided`: the next trial is the one that promises most.
 
 Every trial is predicted in virtual time. `search.Forecasts` then picks the one whose probability to
 hold the constraints, times its expected gain, is largest, and learns from what was measured of it.
@@ -10,20 +10,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from servetune.errors import InputError, PlanError, UnknownName
-from servetune.metrics import Constraint, value_of
-from servetune.search import OBJECTIVES, Forecast, Forecasts
-from servetune.store import Results, TrialRecord
+from servetune.metrics import value_of
+from servetune.search import Forecast, Forecasts
+from servetune.search.strategies import ALL_MEASURED, Outcome, Stop
+from servetune.store import Results
+from servetune.trials.outcomes import outcome_of_results
 from servetune.trials.record import percentiles_of
 from servetune.trials.simulated import simulated_results
 from servetune.trials.trial import StudyContext, Trial
+
+#: Share of a constraint that is used up where there is none: every trial holds.
+_LEAST = 1e-6
+
+
+def require_predictable(study: StudyContext) -> None:
+    """Refuse a study whose trials cannot be predicted.
+
+    Raises:
+        InputError: Model or machine are not known.
+    """
+    if study.shape is None or study.node is None:
+        raise InputError(
+            "nothing can be predicted without the model's configuration and the machine",
+            hint="choose --strategy grid or random, which need no prediction",
+        )
 
 
 class Promising:
     """Trials of a study with their forecasts; a trial that cannot run has none.
 
     The objective is `recommend`'s throughput. A trial is limited by the constraint that it comes
-    nearest to, or misses most, in proportion; constraints without a proportion (`==`) are left to
-    the measurement.
+    nearest to, or misses most, in proportion.
 
     Args:
         trials: Trials to choose from.
@@ -34,53 +51,54 @@ class Promising:
     """
 
     def __init__(self, trials: Sequence[Trial], study: StudyContext) -> None:
-        self._constraints = study.constraints
-        self._forecasts: dict[str, Forecast] = {}
-        self._trials = {trial.key: trial for trial in trials}
-        for trial in trials:
+        require_predictable(study)
+        self._forecasts: dict[int, Forecast] = {}
+        self._told: dict[int, Outcome] = {}
+        self._trial_count = len(trials)
+        for index, trial in enumerate(trials):
             predicted = _predicted(trial, study)
-            objective = _objective(predicted)
-            if objective is None:
+            if not predicted.counts or predicted.objectives[0] <= 0:
                 continue
             plan = trial.plan
-            self._forecasts[trial.key] = Forecast(
-                objective=objective,
-                limit_ratio=_limit_ratio(self._constraints, predicted),
+            self._forecasts[index] = Forecast(
+                objective=predicted.objectives[0],
+                limit_ratio=_largest(predicted),
                 storage=(plan.engine, plan.quantization, plan.kv_cache_dtype),
                 layout=(plan.tensor_parallel, plan.data_parallel, plan.expert_parallel),
                 concurrency=trial.workload.concurrency or 1,
             )
 
-    def next(self, records: Sequence[TrialRecord]) -> Trial | None:
-        """Trial to run after these; `None` when no other one is promising.
+    @property
+    def stop(self) -> Stop | None:
+        if len(self._told) == self._trial_count:
+            return ALL_MEASURED
+        if self.ask() is not None:
+            return None
+        return Stop("settled", "no other trial is likely to do better")
 
-        Trials that failed are not chosen again.
-        """
-        results = {record.key: record.results for record in records if record.status == "ok"}
-        failed = {record.key for record in records} - results.keys()
-        keys = [key for key in self._forecasts if key not in failed]
-        forecasts = Forecasts([self._forecasts[key] for key in keys])
-        for place, key in enumerate(keys):
-            objective = _objective(results.get(key, Results()))
-            if objective is not None:
+    def ask(self) -> int | None:
+        failed = {index for index, outcome in self._told.items() if not outcome.counts}
+        indexes = [index for index in self._forecasts if index not in failed]
+        forecasts = Forecasts([self._forecasts[index] for index in indexes])
+        places = {index: place for place, index in enumerate(indexes)}
+        for index, outcome in self._told.items():
+            if index in places:
                 forecasts.tell(
-                    place,
-                    objective=objective,
-                    limit_ratio=_limit_ratio(self._constraints, results[key]),
+                    places[index], objective=outcome.objectives[0], limit_ratio=_largest(outcome)
                 )
         chosen = forecasts.ask()
-        return None if chosen is None else self._trials[keys[chosen]]
+        return None if chosen is None else indexes[chosen]
+
+    def tell(self, index: int, outcome: Outcome) -> None:
+        self._told[index] = outcome
 
 
-def _predicted(trial: Trial, study: StudyContext) -> Results:
-    """Results that the simulator predicts; empty where the plan cannot run."""
-    if study.shape is None or study.node is None:
-        raise InputError(
-            "nothing can be predicted without the model's configuration and the machine",
-            hint="leave --measure out: then every trial runs",
-        )
+def _predicted(trial: Trial, study: StudyContext) -> Outcome:
+    """Outcome that the simulator predicts; failed where the plan cannot run."""
+    assert study.shape is not None
+    assert study.node is not None
     try:
-        return simulated_results(
+        results = simulated_results(
             trial.plan,
             study.shape,
             study.node,
@@ -91,31 +109,14 @@ def _predicted(trial: Trial, study: StudyContext) -> Results:
             request_timeout_s=study.request_timeout_s,
         )
     except (PlanError, UnknownName):
-        return Results()
+        results = Results()
+    known = [
+        limit
+        for limit in study.constraints
+        if value_of(results, limit.metric, limit.statistic) is not None
+    ]
+    return outcome_of_results(results, known)
 
 
-def _objective(results: Results) -> float | None:
-    """Objective, larger is better; `None` where the results do not have it."""
-    value = OBJECTIVES["throughput"].value(results)
-    return value if value is not None and value > 0 else None
-
-
-def _limit_ratio(constraints: Sequence[Constraint], results: Results) -> float:
-    """Share of the tightest constraint that is used up; above 1 it is missed.
-
-    A constraint whose metric the results lack, or that has no proportion, is left out.
-    """
-    used = [_LEAST]
-    for constraint in constraints:
-        value = value_of(results, constraint.metric, constraint.statistic)
-        if value is None or not (value > 0 and constraint.value > 0):
-            continue
-        if constraint.op in ("<", "<="):
-            used.append(value / constraint.value)
-        elif constraint.op in (">", ">="):
-            used.append(constraint.value / value)
-    return max(used)
-
-
-#: Share without any constraint: every trial holds.
-_LEAST = 1e-6
+def _largest(outcome: Outcome) -> float:
+    return max((_LEAST, *outcome.limit_ratios))

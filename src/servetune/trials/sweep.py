@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TypeVar
-
-import msgspec
 
 from servetune.engines import (
     Engine,
@@ -22,10 +20,10 @@ from servetune.engines import (
 )
 from servetune.engines import engine as engine_named
 from servetune.errors import EngineError, PlanError
-from servetune.servers.gpus import DeviceMemory
 from servetune.servers.machine import machine_here
 from servetune.servers.weights import model_folder, warm_up
 from servetune.store import Failure, TrialRecord
+from servetune.trials.asked import AskedTrials
 from servetune.trials.budget import Budget
 from servetune.trials.launch import (
     DEFAULT_PORT,
@@ -35,9 +33,16 @@ from servetune.trials.launch import (
     version_of,
     written,
 )
-from servetune.trials.measured import ServerGroup, TrialEvents
-from servetune.trials.order import Order, ordered
-from servetune.trials.parallel import DevicePool, TrialBatch, parallel_servers_for, run_batches
+from servetune.trials.measured import FollowingTrials, ServerGroup, TrialEvents
+from servetune.trials.order import ordered
+from servetune.trials.parallel import (
+    DeviceBlocks,
+    DevicePool,
+    TrialBatch,
+    parallel_servers_for,
+    run_batches,
+)
+from servetune.trials.policy import ExecutionPolicy
 from servetune.trials.record import Outcome, record_of
 from servetune.trials.retry import Attempts
 from servetune.trials.server_context import ServerContext
@@ -50,30 +55,6 @@ Say = Callable[[str], None]
 T = TypeVar("T")
 
 WORTH_SAYING_BYTES = GIB
-
-
-class ExecutionPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Order, parallelism and budget of a study's trials.
-
-    Attributes:
-        order: Order of the trials; see `order.ordered`.
-        order_seed: Seed of a random order.
-        parallel: Servers under load at once; `None` for as many as there is room for.
-        budget: Time and money; `None` for no limit.
-        cpus: Cores that servers are pinned to.
-        numa_node: NUMA node whose cores and memory servers use.
-        memory: Memory of the devices that are really here; `None` where nothing reports it.
-        most_devices: Devices of the machine that this process may use; `None` for all.
-    """
-
-    order: Order = "grid"
-    order_seed: int = 0
-    parallel: int | None = 1
-    budget: Budget | None = None
-    cpus: tuple[int, ...] = ()
-    numa_node: int | None = None
-    memory: DeviceMemory | None = None
-    most_devices: int | None = None
 
 
 def run_trials(
@@ -108,33 +89,113 @@ def run_trials(
     policy = policy or ExecutionPolicy()
     program = _program(study, launch)
     batches = []
-    for number, trials in ordered(groups, policy.order, policy.order_seed):
+    for number, trials in ordered(groups, policy.order, policy.seed):
         able = _to_measure(trials, study, launch, program, ended)
         if able:
             batches.append(TrialBatch(number=number + 1, trials=able))
     if study.simulated or not batches:
         return
-    attempts: dict[int, Attempts] = {}
-    lock = threading.RLock()
-    events = TrialEvents(ended=_locked(ended, lock), say=_locked(say, lock))
+    servers = _Servers(study, launch, program, policy, logs=logs, ended=ended, say=say)
+    device_pool = _device_pool(policy, study, batches)
+    with servers.weights_in_memory():
+        run_batches(batches, device_pool, servers.group)
 
-    def start(batch: TrialBatch, context: ServerContext) -> ServerGroup:
-        context.attempts = attempts.setdefault(batch.number, Attempts(launch.retries))
-        context.budget = policy.budget or Budget()
+
+def run_asked_trials(
+    asked: AskedTrials,
+    study: StudyContext,
+    launch: Launch,
+    *,
+    logs: Path,
+    ended: Ended,
+    say: Say,
+    policy: ExecutionPolicy | None = None,
+) -> None:
+    """Run trials one after another as a search asks for them, one server at a time.
+
+    A server stays as long as the search asks for trials of its configuration. Arguments and errors
+    are those of `run_trials`, and `asked` is told each record that `ended` has got.
+    """
+    policy = policy or ExecutionPolicy()
+    program = _program(study, launch)
+
+    def done(record: TrialRecord) -> None:
+        ended(record)
+        asked.tell(record)
+
+    servers = _Servers(study, launch, program, policy, logs=logs, ended=done, say=say, asked=asked)
+
+    def next_batch() -> TrialBatch | None:
+        while (found := asked.next()) is not None:
+            number, trial = found
+            able = _to_measure([trial], study, launch, program, servers.events.ended)
+            if able:
+                return TrialBatch(number=number, trials=able)
+        return None
+
+    for trial in asked.unable if asked.runs_all else ():
+        _to_measure([trial], study, launch, program, servers.events.ended)
+    if study.simulated:
+        assert next_batch() is None, "a simulated trial needs no server"
+        return
+    waiting = [TrialBatch(number=1, trials=[trial]) for trial in asked.waiting]
+    if not waiting:
+        return
+    device_pool = _device_pool(policy, study, waiting)
+    if device_pool.device_count is not None:
+        largest = max(batch.device_count for batch in waiting)
+        DeviceBlocks(device_pool.device_count).take(largest)  # refuses what no device is there for
+    with servers.weights_in_memory():
+        run_batches([], device_pool, servers.group, next_batch=next_batch)
+
+
+class _Servers:
+    """Servers of a study, each with what is known of its configuration."""
+
+    def __init__(
+        self,
+        study: StudyContext,
+        launch: Launch,
+        program: EngineProgram,
+        policy: ExecutionPolicy,
+        *,
+        logs: Path,
+        ended: Ended,
+        say: Say,
+        asked: AskedTrials | None = None,
+    ) -> None:
+        lock = threading.RLock()
+        self.events = TrialEvents(ended=_locked(ended, lock), say=_locked(say, lock))
+        self._study, self._launch, self._program = study, launch, program
+        self._budget, self._logs, self._asked = policy.budget or Budget(), logs, asked
+        self._attempts: dict[int, Attempts] = {}
+
+    def group(self, batch: TrialBatch, context: ServerContext) -> ServerGroup:
+        """Group of a batch, and of what the search asks for on the same server."""
+        number, asked = batch.number, self._asked
+        context.attempts = self._attempts.setdefault(number, Attempts(self._launch.retries))
+        context.budget = self._budget
+        following = None
+        if asked is not None:
+            following = FollowingTrials(
+                next=lambda: asked.next_on(number), possible=asked.of_server(number)
+            )
         return ServerGroup(
             batch.trials,
-            study,
-            launch,
-            program,
-            log_path=logs / f"server-{batch.number:03d}.log",
-            events=events,
+            self._study,
+            self._launch,
+            self._program,
+            log_path=self._logs / f"server-{number:03d}.log",
+            events=self.events,
             context=context,
+            following=following,
         )
 
-    device_pool = _device_pool(policy, study, batches)
-    folder = model_folder(study.model) if program.engine.starts_servers else None
-    with _weights_in_memory(folder, events.say):
-        run_batches(batches, device_pool, start)
+    def weights_in_memory(self) -> AbstractContextManager[None]:
+        """The weights are read into memory meanwhile, where servers are started."""
+        starts = self._program.engine.starts_servers
+        folder = model_folder(self._study.model) if starts else None
+        return _weights_in_memory(folder, self.events.say)
 
 
 def _program(study: StudyContext, launch: Launch) -> EngineProgram:
@@ -268,6 +329,13 @@ def require_one_that_fits(groups: Sequence[list[Trial]], study: StudyContext) ->
             else str(problems[0]),
             hint="change --server-args or the lengths, or name a larger machine",
         )
+
+
+def unable_keys(groups: Sequence[list[Trial]], study: StudyContext) -> frozenset[str]:
+    """Keys of the trials that cannot run on the machine, from arithmetic alone."""
+    return frozenset(
+        trial.key for group in groups for trial in group if problem_of(trial, study) is not None
+    )
 
 
 def problems_of(group: Sequence[Trial], study: StudyContext) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from servetune.errors import InputError, UnknownName
 from servetune.search.strategies.strategy import (
@@ -21,8 +22,12 @@ __all__ = [
     "Point",
     "Stop",
     "Strategy",
+    "StrategyName",
     "strategy",
 ]
+
+StrategyName = Literal["grid", "random", "guided", "tpe", "nsga2"]
+"""Name of a strategy. `guided` needs predictions beside the points: `servetune.trials` makes it."""
 
 #: Strategies by name that need the points alone -> "module:class".
 STRATEGIES: Mapping[str, str] = {

@@ -140,7 +140,7 @@ class _Axis:
     Attributes:
         name: Name of the setting.
         values: Different values, sorted where all are numbers.
-        ordered: Whether they are numbers.
+        ordered: True where they are numbers.
     """
 
     def __init__(self, name: str, values: Sequence[Value]) -> None:

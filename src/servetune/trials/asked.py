@@ -1,0 +1,204 @@
+"""Trials of a study in the order in which a search strategy asks for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import msgspec
+
+from servetune.search.strategies import Outcome, Point, Strategy, StrategyName, strategy
+from servetune.search.strategies.listed import Listed
+from servetune.store import TrialRecord
+from servetune.trials.budget import Budget
+from servetune.trials.order import is_put_off, ordered
+from servetune.trials.outcomes import SEARCHED, outcome_of
+from servetune.trials.policy import ExecutionPolicy
+from servetune.trials.promising import Promising
+from servetune.trials.trial import StudyContext, Trial
+
+
+class SearchSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search did.
+
+    Attributes:
+        strategy: Name of the strategy.
+        seed: Seed of its chance.
+        trial_count: Trials that were run, those of earlier calls among them.
+        total_count: Trials of the whole space.
+        unable_count: Trials of them that cannot run on the machine.
+        stopped: Reason why no further trial was run, as a clause.
+        figures: Numbers that the strategy stopped with, by name.
+    """
+
+    strategy: StrategyName
+    seed: int
+    trial_count: int
+    total_count: int
+    unable_count: int = 0
+    stopped: str = ""
+    figures: dict[str, float] = {}
+
+    def __str__(self) -> str:
+        unable = f", {self.unable_count} cannot run here" if self.unable_count else ""
+        seed = "" if self.strategy in WITHOUT_CHANCE else f" (seed {self.seed})"
+        return (
+            f"strategy {self.strategy}{seed}: {self.trial_count} of {self.total_count} trials "
+            f"were run{unable}; {self.stopped}"
+        )
+
+
+#: Strategies whose seed changes nothing.
+WITHOUT_CHANCE: tuple[StrategyName, ...] = ("grid", "guided")
+
+
+class AskedTrials:
+    """Trials of a study, one after another as its strategy asks for them.
+
+    Args:
+        groups: All trials of the study by server configuration, whether they ran or not.
+        unable: Keys of the trials that cannot run on the machine; they are not asked for.
+        study: Settings that all trials have in common.
+        policy: Strategy, seed, order and limits.
+
+    Raises:
+        InputError: The strategy needs what is not there: a package, or predictions.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[Sequence[Trial]],
+        unable: frozenset[str],
+        study: StudyContext,
+        policy: ExecutionPolicy,
+    ) -> None:
+        self._study, self._policy = study, policy
+        self._total_count, self._unable_count = sum(map(len, groups)), len(unable)
+        order = policy.order if policy.strategy == "grid" else "grid"
+        placed = [
+            (number, trial)
+            for number, batch in ordered(groups, order, policy.seed)
+            for trial in batch
+            if trial.key not in unable
+        ]
+        self._numbers = [number + 1 for number, _ in placed]
+        self._trials = [trial for _, trial in placed]
+        self._unable = {t.key: t for group in groups for t in group if t.key in unable}
+        self._indexes = {trial.key: index for index, trial in enumerate(self._trials)}
+        self._strategy = self._made()
+        self._budget = policy.budget or Budget()
+        self._ended: set[str] = set()
+        self._stopped, self._put_off = "", ""
+        self._lock = threading.RLock()
+
+    def _made(self) -> Strategy:
+        policy = self._policy
+        if policy.strategy == "guided":
+            return Promising(self._trials, self._study)
+        points = [
+            Point(_settings(trial), number)
+            for trial, number in zip(self._trials, self._numbers, strict=True)
+        ]
+        return strategy(policy.strategy, points, seed=policy.seed, objective_count=len(SEARCHED))
+
+    @property
+    def runs_all(self) -> bool:
+        """Whether every trial is to run, now or when the study is resumed."""
+        return isinstance(self._strategy, Listed) and self._policy.max_trials is None
+
+    @property
+    def unable(self) -> tuple[Trial, ...]:
+        """Trials that cannot run on the machine and have no record."""
+        return tuple(self._unable.values())
+
+    @property
+    def waiting(self) -> tuple[Trial, ...]:
+        """Trials that have not ended."""
+        return tuple(trial for trial in self._trials if trial.key not in self._ended)
+
+    @property
+    def expected_count(self) -> int:
+        """Records that there will be at the end, if the strategy does not stop before."""
+        if self.runs_all:
+            return self._total_count
+        most = self._policy.max_trials
+        return len(self._trials) if most is None else min(len(self._trials), most)
+
+    def summary(self, *, interrupted: bool = False) -> SearchSummary:
+        """What the search has done so far."""
+        stop = self._strategy.stop
+        words = "it was interrupted" if interrupted else self._stopped or self._put_off
+        return SearchSummary(
+            strategy=self._policy.strategy,
+            seed=self._policy.seed,
+            trial_count=len(self._ended),
+            total_count=self._total_count,
+            unable_count=self._unable_count,
+            stopped=words or (stop.words if stop else self._limit_reached()),
+            figures=dict(stop.figures) if stop else {},
+        )
+
+    def next(self) -> tuple[int, Trial] | None:
+        """Number of the server configuration and trial to run now; `None` at the end.
+
+        It is the same until a record of it is told.
+        """
+        with self._lock:
+            self._stopped = self._stopped or self._limit_reached()
+            index = None if self._stopped else self._strategy.ask()
+            return None if index is None else (self._numbers[index], self._trials[index])
+
+    def next_on(self, number: int) -> Trial | None:
+        """Trial to run now, if it is one of this server configuration."""
+        found = self.next()
+        return found[1] if found is not None and found[0] == number else None
+
+    def of_server(self, number: int) -> tuple[Trial, ...]:
+        """Trials of a server configuration that have not ended."""
+        return tuple(
+            trial
+            for trial, place in zip(self._trials, self._numbers, strict=True)
+            if place == number and trial.key not in self._ended
+        )
+
+    def chosen(self) -> tuple[Trial, ...]:
+        """Trials that have not ended and are to run, of a strategy that no outcome changes."""
+        assert isinstance(self._strategy, Listed)
+        keys = [self._trials[index].key for index in self._strategy.order]
+        left = [key for key in keys if key not in self._ended]
+        most = self.expected_count - len(self._ended)
+        return tuple(self._trials[self._indexes[key]] for key in left[: max(0, most)])
+
+    def tell(self, record: TrialRecord) -> None:
+        """Take the record of a trial that ended, in this call or an earlier one."""
+        with self._lock:
+            index = self._indexes.get(record.key)
+            self._unable.pop(record.key, None)
+            if index is None:
+                return
+            if not is_put_off(record):
+                self._ended.add(record.key)
+                self._strategy.tell(index, outcome_of(record, self._study.constraints))
+                return
+            assert record.failure is not None
+            self._put_off = record.failure.reason
+            if self.runs_all:  # the others are put off, too
+                self._strategy.tell(index, Outcome(failed=True))
+            else:
+                self._stopped = self._put_off
+
+    def _limit_reached(self) -> str:
+        """Limit that lets no further trial begin; empty while there is none."""
+        most = self._policy.max_trials
+        if most is not None and most <= len(self._ended) < len(self._trials):
+            return f"{most} were to be run (--max-trials)"
+        if self.runs_all:  # those that are left are recorded as put off
+            return ""
+        return self._budget.exceeded() or ""
+
+
+def _settings(trial: Trial) -> dict[str, bool | int | float | str | None]:
+    """Settings of server and client; a client's is marked where the server has one of its name."""
+    server, client = trial.server_args, trial.client_args
+    marked = {f"client.{name}" if name in server else name: client[name] for name in client}
+    return {**server, **marked}

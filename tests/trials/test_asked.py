@@ -1,0 +1,139 @@
+"""Trials as a strategy asks for them: limits, put-off trials, and what is told of earlier calls."""
+
+import msgspec
+import pytest
+
+from servetune.clock import VirtualClock
+from servetune.hardware import node
+from servetune.models import load_shape
+from servetune.search import Space, parse_settings
+from servetune.store import Failure, Results
+from servetune.trials import AskedTrials, Budget, ExecutionPolicy, StudyContext, trials_of
+from servetune.trials.order import finished_records
+from servetune.trials.record import Outcome, record_of
+
+MODEL = "Qwen/Qwen3-4B"
+STUDY = StudyContext(
+    model=MODEL,
+    engine="vllm",
+    simulated=False,
+    shape=load_shape(MODEL, catalogue_first=True),
+    node=node(gpu="L4", count=2),
+)
+GROUPS = list(
+    trials_of(
+        Space(
+            server=parse_settings("tensor_parallel_size=[1,2]", types={}),
+            client=parse_settings("max_concurrency=[1,2,3];num_prompts=4", types={}),
+        ),
+        STUDY,
+    )
+)
+ALL = [trial for group in GROUPS for trial in group]
+
+
+def record(trial, rate=10.0, failure=None):
+    results = Results() if failure else Results(output_throughput=rate, p99_e2e_latency_ms=5.0)
+    outcome = Outcome(cmd="", server_cmd_args=[], results=results, failure=failure)
+    return record_of(trial, STUDY, outcome)
+
+
+PUT_OFF = Failure(kind="budget", reason="the budget of 1 h is used up")
+
+
+def asked(unable=frozenset(), **policy):
+    return AskedTrials(GROUPS, unable, STUDY, ExecutionPolicy(**policy))
+
+
+def run(trials, failure=None):
+    """Trials that are asked for until the end, each told as it ended."""
+    done = []
+    while (found := trials.next()) is not None:
+        done.append(found[1].key)
+        trials.tell(record(found[1], failure=failure))
+    return done
+
+
+def test_a_grid_is_run_whole_and_says_so():
+    trials = asked()
+    assert run(trials) == [trial.key for trial in ALL]
+    assert str(trials.summary()) == "strategy grid: 6 of 6 trials were run; every trial was run"
+
+
+def test_an_order_is_that_of_the_grid():
+    interleaved = asked(order="interleaved", seed=3)
+    numbers = []
+    while (found := interleaved.next()) is not None:
+        numbers.append(found[0])
+        interleaved.tell(record(found[1]))
+    assert [sorted(numbers[place : place + 2]) for place in (0, 2, 4)] == [[1, 2]] * 3
+
+
+def test_a_limit_of_trials_counts_those_of_earlier_calls():
+    whole = run(asked(strategy="random", seed=5))
+    first, second = (asked(strategy="random", seed=5, max_trials=n) for n in (2, 4))
+    assert run(first) == whole[:2]
+    for key in whole[:2]:
+        second.tell(record(next(trial for trial in ALL if trial.key == key)))
+    assert run(second) == whole[2:4]
+    assert str(second.summary()) == (
+        "strategy random (seed 5): 4 of 6 trials were run; 4 were to be run (--max-trials)"
+    )
+
+
+def test_the_next_trial_is_given_to_the_server_that_has_its_settings_alone():
+    trials = asked()
+    for trial in GROUPS[0]:
+        assert trials.next_on(2) is None
+        assert trials.next_on(1) == trial
+        trials.tell(record(trial))
+    assert trials.next_on(1) is None
+    assert trials.next_on(2) == GROUPS[1][0]
+    assert trials.of_server(1) == ()
+    assert trials.of_server(2) == tuple(GROUPS[1])
+
+
+async def test_a_budget_ends_a_search_and_puts_the_rest_of_a_grid_off():
+    clock = VirtualClock()
+    searching, listing = (
+        asked(budget=Budget(limit_s=60, clock=clock), **more) for more in ({"max_trials": 5}, {})
+    )
+    for trials in (searching, listing):
+        trials.tell(record(ALL[0]))
+    await clock.sleep(61)
+    assert searching.next() is None
+    assert run(listing, failure=PUT_OFF) == [trial.key for trial in ALL[1:]]
+    for trials, reason in ((searching, "60.00 s"), (listing, "1 h")):
+        summary = trials.summary()
+        assert summary.trial_count == 1
+        assert summary.stopped == f"the budget of {reason} is used up"
+
+
+def test_a_search_ends_with_the_first_trial_that_is_put_off():
+    trials = asked(strategy="random", max_trials=4)
+    assert len(run(trials, failure=PUT_OFF)) == 1
+    assert trials.summary().stopped == PUT_OFF.reason
+    assert trials.summary().trial_count == 0
+
+
+def test_trials_that_cannot_run_are_not_asked_for_and_are_counted():
+    unable = frozenset(trial.key for trial in GROUPS[1])
+    trials = asked(unable, strategy="random")
+    assert set(run(trials)) == {trial.key for trial in GROUPS[0]}
+    assert {trial.key for trial in trials.unable} == unable
+    assert "3 of 6 trials were run, 3 cannot run here; every" in str(trials.summary())
+
+
+@pytest.mark.parametrize(("retry_failed", "kept"), [(False, [0, 3, 1]), (True, [0, 1])])
+def test_an_interrupted_study_is_told_in_the_order_in_which_its_trials_ended(retry_failed, kept):
+    broken = Failure(kind="died", reason="it ended")
+    journal = [
+        record(ALL[0]),
+        record(ALL[1], failure=PUT_OFF),
+        record(ALL[2], failure=PUT_OFF),
+        record(ALL[3], failure=broken),
+        record(ALL[1]),
+    ]
+    journal = [msgspec.structs.replace(each, provenance={"seed": 1}) for each in journal]
+    finished = finished_records(journal, STUDY, retry_failed=retry_failed)
+    assert [each.key for each in finished] == [ALL[index].key for index in kept]
