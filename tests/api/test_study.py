@@ -275,6 +275,10 @@ def test_the_status_says_what_became_of_the_trials(tmp_path):
         ({"retry_failed": True}, "--retry-failed needs --resume"),
         ({"concurrency": 0}, "concurrency"),
         ({"max_time_per_trial": "soon"}, "soon"),
+        ({"max_trials": 0}, "max_trials"),
+        ({"strategy": "tpe", "parallel": 2}, "strategy tpe chooses one trial after the other"),
+        ({"strategy": "random", "order": "random"}, "--order random is for a grid"),
+        ({"extra_body": "1", "temperature": 1}, "extra_body is not a JSON object"),
         (
             {"job": "slurm", "instance": None, "gpu": "L4", "cluster": "auto"},
             "--job uses one machine",
@@ -473,3 +477,13 @@ def test_a_strategy_whose_package_is_missing_is_refused_before_anything_starts(
     with pytest.raises(InputError, match="needs Optuna"):
         st.tune(MODEL, **SWEEP, strategy="tpe", output_json=tmp_path / "q.json")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_servers_side_by_side_run_the_trials_that_a_random_search_would_ask_for(tmp_path):
+    one, many = (
+        searched(tmp_path / parallel, "random", 5, parallel=parallel) for parallel in ("1", "auto")
+    )
+    assert {record.key for record in many.trials} == {record.key for record in one.trials}
+    assert many.search == one.search
+    again = searched(tmp_path / "auto", "random", 9, parallel="auto", resume=True)
+    assert again.search.trial_count == len(again.trials) == 9

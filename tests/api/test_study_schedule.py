@@ -64,15 +64,23 @@ def test_a_gpu_that_is_named_where_none_can_be_is_refused(monkeypatch):
     Schedule().policy(groups(), node(gpu="L4", count=1), real=False)
 
 
+@pytest.fixture
+def notes(monkeypatch):
+    """Notes as they are told, whoever has set up logging before."""
+    told = []
+    monkeypatch.setattr(study_request, "note", told.append)
+    return told
+
+
 @pytest.mark.parametrize(("named", "most"), [("3,1", 2), (None, 3), ("MIG-1", 1), ("", 3)])
-def test_servers_use_those_gpus_that_can_be_seen(monkeypatch, capsys, named, most):
+def test_servers_use_those_gpus_that_can_be_seen(monkeypatch, notes, named, most):
     here(monkeypatch, 0, 0, 0)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if named is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
     machine = node(gpu="L4", count=4)
     assert Schedule().policy(groups(), machine, real=True).most_devices == most
-    assert f"note: servers use the {most} of 4 GPUs" in capsys.readouterr().err
+    assert notes == [f"note: servers use the {most} of 4 GPUs that are visible here"]
     elsewhere = Schedule().policy(groups(), machine, real=False, on_this_machine=False)
     assert elsewhere.most_devices is None
 
@@ -127,12 +135,12 @@ def policy_of(schedule, **context):
 @pytest.mark.parametrize(
     "limit", [{"max_trials": 2}, {"budget": "2h"}, {"max_cost_usd": 4.0}], ids=str
 )
-def test_a_limit_makes_the_search_guided_where_that_can_be(limit, caplog):
+def test_a_limit_makes_the_search_guided_where_that_can_be(limit, notes):
     assert policy_of(Schedule()).strategy == "grid"
     assert policy_of(Schedule(**limit)).strategy == "guided"
     assert policy_of(Schedule(**limit, order="random")).strategy == "grid"
     assert policy_of(Schedule(**limit, strategy="random")).strategy == "random"
-    assert not caplog.text
+    assert not notes
 
 
 @pytest.mark.parametrize(
@@ -143,9 +151,9 @@ def test_a_limit_makes_the_search_guided_where_that_can_be(limit, caplog):
         (Schedule(budget="2h"), {"predictable": False}, "nothing can be predicted"),
     ],
 )
-def test_a_grid_says_why_it_takes_the_place_of_a_guided_search(schedule, context, why, caplog):
+def test_a_grid_says_why_it_takes_the_place_of_a_guided_search(schedule, context, why, notes):
     assert policy_of(schedule, **context).strategy == "grid"
-    said = caplog.text
+    [said] = notes
     assert "strategy grid, not guided as usual with --max-" in said
     assert why in said
 

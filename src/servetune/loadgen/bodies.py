@@ -16,7 +16,7 @@ from servetune.traffic.request_file import PreparedRequest
 from servetune.workload.apis import APIS
 from servetune.workload.prompts import Prompt
 from servetune.workload.request import Request
-from servetune.workload.workload import Workload
+from servetune.workload.workload import Workload, extra_members
 
 Members = dict[str, Any]
 
@@ -129,7 +129,7 @@ def prepared_request(
     members = BODIES[APIS[name].body or name](target, workload, request, prompt)
     further = (prompt.members, workload.extra_body, target.extra_body)
     for text in further:
-        members.update(_extra_members(text))
+        members.update(extra_members(text))
     model = prompt.model
     if model:
         members["model"] = model
@@ -204,15 +204,3 @@ def _messages(prompt: Prompt) -> Any:
             hint="use the completions route, or prompts made by text_prompts",
         )
     return [{"role": "user", "content": prompt.text}]
-
-
-def _extra_members(text: str) -> Members:
-    if not text.strip():
-        return {}
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
-        raise InputError(
-            f"extra_body is not a JSON object: {error}",
-            hint='write it like {"top_k": 1}',
-        ) from error

@@ -19,6 +19,7 @@ from servetune.store import trial_key
 from servetune.workload import Workload, load_options, workload_from_client_args
 from servetune.workload.prepare import prepare
 from servetune.workload.prompts import Prompt
+from servetune.workload.workload import extra_members
 
 #: Name of the number of server copies in a journal; no engine has a setting for it.
 REPLICAS = "replicas"
@@ -130,7 +131,7 @@ def trials_of(space: Space, study: StudyContext) -> Iterator[list[Trial]]:
 
 def _as_sampled(workload: Workload, client_args: JsonObject, model: str) -> Workload:
     """The workload with the way in which tokens are chosen, by its requests and the checkpoint."""
-    body = msgspec.json.decode(workload.extra_body) if workload.extra_body else {}
+    body = extra_members(workload.extra_body)
     named = {"temperature": load_options(client_args).temperature, **body}
     if not named["temperature"]:
         return workload

@@ -430,3 +430,20 @@ def _law(written: Law | str | float | JsonMembers | None, where: str) -> Law | J
     except InputError as error:
         raise InputError(f"{where}: {error}", hint=error.hint) from None
     return table
+
+
+def extra_members(text: str) -> JsonObject:
+    """Members that a workload's `extra_body` adds to each request's body.
+
+    Raises:
+        InputError: The text is no JSON object.
+    """
+    if not text.strip():
+        return {}
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise InputError(
+            f"extra_body is not a JSON object: {error}",
+            hint='write it like {"top_k": 1}',
+        ) from error
