@@ -8,17 +8,20 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import nullcontext
 
 import msgspec
 import pytest
 
 import servetune as st
-from servetune.api import inputs
+from servetune.api import inputs, study
 from servetune.api.request import checked, command_words, read_config
 from servetune.api.study import TrialDone
 from servetune.api.study_setup import study_setup
+from servetune.clock import VirtualClock
 from servetune.errors import InputError, PlanError, StoreError
 from servetune.store import Failure, Results, TrialConfig, TrialRecord, read_journal
+from servetune.trials import AskedTrials, Budget, ExecutionPolicy
 from servetune.workload import LoadOptions
 
 MODEL = "Qwen/Qwen3-4B"
@@ -487,3 +490,22 @@ def test_servers_side_by_side_run_the_trials_that_a_random_search_would_ask_for(
     assert many.search == one.search
     again = searched(tmp_path / "auto", "random", 9, parallel="auto", resume=True)
     assert again.search.trial_count == len(again.trials) == 9
+
+
+@pytest.mark.parametrize(
+    ("left_s", "ready_s", "refused"),
+    [(80.0, 90.0, True), (100.0, 90.0, False), (80.0, None, False)],
+)
+def test_less_time_than_every_start_took_is_refused(finished, left_s, ready_s, refused):
+    found, _ = finished
+    [one, *_] = found.trials.records
+    one = msgspec.structs.replace(one, results=one.results.with_fields(server_ready_s=ready_s))
+    setup = study_setup(checked(st.Study, {"model": MODEL, **SWEEP}))
+    policy = ExecutionPolicy(budget=Budget(limit_s=left_s, clock=VirtualClock()))
+    asked = AskedTrials(setup.groups, frozenset(), setup.context, policy)
+    for record in found.trials.records[1:]:
+        asked.tell(record)
+    with pytest.raises(InputError, match="no start of a") if refused else nullcontext():
+        study._require_time_for_a_trial(policy, [one], asked)
+    asked.tell(one)  # nothing is left that would need a start
+    study._require_time_for_a_trial(policy, [one], asked)

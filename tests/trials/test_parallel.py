@@ -92,6 +92,36 @@ def test_one_lane_keeps_the_order_whatever_the_sizes():
     assert theatre.order == [3, 1, 2, 0]
 
 
+def test_a_search_is_asked_for_the_next_server_when_the_loads_of_the_last_have_ended():
+    theatre = Theatre()
+    loading, second_began, asked = [], threading.Event(), []
+
+    class Slow(Group):
+        def measure(self):
+            number = self.batch.number
+            loading.append(number)
+            theatre.order.append(number)
+            if number == 1:
+                second_began.set()
+            loading.remove(number)
+            self.context.loads_done()
+            assert second_began.wait(PATIENCE_S), "no server began while the last one stopped"
+
+    def next_batch():
+        assert not loading
+        asked.append(len(theatre.order))
+        return batch(len(asked) - 1) if len(asked) <= 3 else None
+
+    run_batches(
+        [],
+        DevicePool(device_count=2),
+        lambda batch, context: Slow(theatre, batch, context),
+        next_batch=next_batch,
+    )
+    assert theatre.order == [0, 1, 2]
+    assert asked[:4] == [0, 1, 2, 3]
+
+
 def test_the_next_server_starts_while_the_last_one_stops_where_devices_are_left():
     theatre = Theatre()
     second_began, overlapped = threading.Event(), []
