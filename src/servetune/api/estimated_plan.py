@@ -46,7 +46,9 @@ def estimated_plan(
                 f"{'*'.join(axis.names)} has {len(axis.rows)} values, estimate prices one",
                 hint=f"sweep it with servetune tune --engine {name}",
             )
-    told = plan_from_settings(name, model, next(Space(server=axes).servers()))
+    space = Space(server=axes)
+    space.require_sound()
+    told = plan_from_settings(name, model, next(space.servers()))
     require_known_settings(served_by, told, allow_unknown=allow_unknown)
     front, sampling = served_by.behaviour.front_end, served_by.behaviour.sampling
     read = (front.processes, front.interval, sampling.setting)

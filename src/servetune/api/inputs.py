@@ -173,6 +173,7 @@ def with_server_args(records: Sequence[TrialRecord], settings: Sequence[str]) ->
 def _with_settings(record: TrialRecord, settings: Sequence[str]) -> TrialRecord:
     named = record.metadata.engine or DEFAULT_ENGINE
     space = Space(server=parse_settings(";".join(settings), types=engine(named).argument_types()))
+    space.require_sound()
     if len(space) > 1:
         raise InputError(
             "--server-args has several values, and the server was started with one",

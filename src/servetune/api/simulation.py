@@ -537,6 +537,7 @@ def simulated_trial(request: Simulation) -> tuple[Trial, StudyContext]:
             kind="client argument",
         ),
     )
+    space.require_sound()
     words = ("tensor_parallel", "quantization", "kv_cache_dtype", "max_model_len")
     chosen = {_word(name, field): getattr(plan, field) for field in words}
     server = _joined(space, "server", {**chosen, "kv_link": copies.kv_link}, name)

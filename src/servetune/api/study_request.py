@@ -708,6 +708,14 @@ class Study(Request, frozen=True, kw_only=True):
         Settings,
         option("Server settings, fixed or swept; may be repeated.", metavar="NAME=[A,B];.."),
     ] = ()
+    forbid: Annotated[
+        tuple[str, ...],
+        option(
+            "Combination of server and load settings that is left out; its conditions must all "
+            "hold; may be repeated.",
+            metavar="NAME=A;NAME>B;..",
+        ),
+    ] = ()
     allow_unknown: Annotated[bool, ALLOW_UNKNOWN] = False
     client_args: Annotated[
         Settings,

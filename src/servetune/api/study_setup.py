@@ -21,7 +21,7 @@ from servetune.metrics import LATENCIES, Constraint, parse_constraints
 from servetune.models import NetworkShape, load_shape
 from servetune.perf.sim import without_effect
 from servetune.prediction.calibrations import KeptCalibration
-from servetune.search import Axis, Space, parse_settings
+from servetune.search import Axis, Space, parse_combination, parse_settings
 from servetune.store import Artifacts, TrialRecord
 from servetune.trials import (
     Launch,
@@ -140,10 +140,15 @@ def _space(study: Study, swept: Engine) -> Space:
     client = parse_settings(
         ";".join(client_args), types=CLIENT_ARGS, known=CLIENT_ARGS, kind="client argument"
     )
+    types = swept.argument_types()
     space = Space(
-        server=parse_settings(";".join(study.server_args), types=swept.argument_types()),
+        server=parse_settings(";".join(study.server_args), types=types),
         client=(*client, *_load_axes(study, {name for axis in client for name in axis.names})),
+        forbidden=tuple(
+            parse_combination(text, types={**CLIENT_ARGS, **types}) for text in study.forbid
+        ),
     )
+    space.require_sound()
     if len(space) > MOST_TRIALS:
         raise InputError(
             f"the grid has {len(space):,} trials", hint=f"at most {MOST_TRIALS:,}; sweep less"

@@ -1,7 +1,8 @@
 """Search spaces of settings, and the choice among tried configurations."""
 
+from servetune.search.conditions import Combination, Condition, Value
 from servetune.search.forecasts import Forecast, Forecasts
-from servetune.search.grammar import parse_settings, setting_text
+from servetune.search.grammar import parse_combination, parse_settings, setting_text
 from servetune.search.recommend import (
     OBJECTIVES,
     TOLERATED_ERROR_RATE,
@@ -12,13 +13,15 @@ from servetune.search.recommend import (
     pareto_keys,
     recommend,
 )
-from servetune.search.space import Axis, Space, Value
+from servetune.search.space import Axis, Space
 
 __all__ = [
     "OBJECTIVES",
     "TOLERATED_ERROR_RATE",
     "Axis",
     "Candidate",
+    "Combination",
+    "Condition",
     "Forecast",
     "Forecasts",
     "Recommendation",
@@ -27,6 +30,7 @@ __all__ = [
     "exceeds_error_tolerance",
     "failed_requests",
     "pareto_keys",
+    "parse_combination",
     "parse_settings",
     "recommend",
     "setting_text",

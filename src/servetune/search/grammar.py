@@ -1,14 +1,16 @@
 """Grammar of sweep arguments, parsed into axes.
 
     settings := item (";" item)*
-    item     := ["--"] name ("*" name)* [":" type] "=" value
+    item     := ["--"] name ("*" name)* [":" type] "=" value [" if " test (" and " test)*]
     type     := int | float | bool | str | json | "(" type ("," type)* ")"
     value    := scalar | "[" value ("," value)* "]" | "range(" a "," b ["," step] ")"
+              | "logrange(" a "," b ["," count] ")"
+    test     := name ("=" | "==" | "!=" | "<" | "<=" | ">" | ">=") value
 
 A scalar is fixed, a list is swept, names joined by `*` are swept together
-(`tensor_parallel_size*data_parallel_size=[(1,4),(2,2),(4,1)]`). The type comes from the
-annotation, else from the table, else from the form of the text. JSON keeps its quotes. Every
-mistake is an error with its position.
+(`tensor_parallel_size*data_parallel_size=[(1,4),(2,2),(4,1)]`), and a setting with tests exists
+only where they all hold. The type comes from the annotation, else from the table, else from the
+form of the text. JSON keeps its quotes. Every mistake is an error with its position.
 """
 
 from __future__ import annotations
@@ -18,19 +20,23 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from servetune.errors import GrammarError, InputError, nearest
 from servetune.json_value import plain
-from servetune.search.space import Axis, Value
+from servetune.search.conditions import Combination, Condition, Value, number_of
+from servetune.search.space import Axis
 
 _TYPES: Mapping[str, type] = {"int": int, "float": float, "bool": bool, "str": str, "json": dict}
 _NAME = re.compile(r"(--)?[A-Za-z][\w.-]*$")
 _INT = re.compile(r"[+-]?\d+$")
 _FLOAT = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf)$")
-_RANGE = re.compile(r"range\((.*)\)$", re.DOTALL)
+_RANGE = re.compile(r"(log)?range\((.*)\)$", re.DOTALL)
+_TEST = re.compile(r"\s*([\w.-]+)\s*(==|!=|<=|>=|=|<|>)\s*(.*?)\s*$", re.DOTALL)
 _NONE = frozenset({"None", "null"})
 _TRUE, _FALSE = frozenset({"true", "True"}), frozenset({"false", "False"})
 #: Largest number of values on one axis; more is a typo, or too much for a grid search.
@@ -57,18 +63,44 @@ def parse_settings(
     Raises:
         GrammarError: The text does not follow the grammar; it has the position.
     """
-    axes: list[Axis] = []
-    seen: set[str] = set()
+    axes: list[tuple[Axis, list[_Piece]]] = []
+    seen: dict[str, type] = {}
     for item, at in _split(text, ";", text, 0):
         if not item.strip():
             continue
-        axis = _axis(item, at, text, types, known, kind)
-        for name in axis.names:
+        setting, *rest = _outside(item, "if", at, text)
+        axis, axis_types = _axis(setting[0], at, text, types, known, kind)
+        for name, own_type in zip(axis.names, axis_types, strict=True):
             if name in seen:
                 raise GrammarError(f"{name} is given twice", text, at)
-            seen.add(name)
-        axes.append(axis)
-    return tuple(axes)
+            seen[name] = own_type or type(None)
+        axes.append((axis, rest))
+    typed = {**types, **{name: each for name, each in seen.items() if each is not type(None)}}
+    return tuple(_with_conditions(axis, rest, text, typed) for axis, rest in axes)
+
+
+def parse_combination(text: str, *, types: Mapping[str, type]) -> Combination:
+    """Combination of settings from the text of `--forbid`: tests joined by `;`.
+
+    Args:
+        text: Tests that must all hold, such as `tensor_parallel_size=4;max_num_seqs>256`.
+        types: Types by name, where there is a table.
+
+    Raises:
+        GrammarError: The text does not follow the grammar; it has the position.
+
+    Example:
+        >>> [str(each) for each in parse_combination("tp=[4,8]; max_num_seqs>256", types={})]
+        ['tp=[4,8]', 'max_num_seqs>256']
+    """
+    found = tuple(
+        _condition(piece, at, text, types)
+        for piece, at in _split(text, ";", text, 0)
+        if piece.strip()
+    )
+    if not found:
+        raise GrammarError("no condition", text, 0, hint=_TEST_HINT)
+    return found
 
 
 def setting_text(name: object, value: object) -> str:
@@ -139,7 +171,8 @@ def _axis(
     types: Mapping[str, type],
     known: Collection[str] | None,
     kind: str,
-) -> Axis:
+) -> tuple[Axis, list[type | None]]:
+    """Axis of one item, without conditions, and the type of each of its names."""
     left, equals, right = item.partition("=")
     if not equals or not right.strip():
         raise GrammarError(f"'{item.strip()}' has no value", text, at, hint="write name=value")
@@ -167,7 +200,57 @@ def _axis(
         if marked in seen:
             raise GrammarError("the same value twice", text, value_at, hint="leave one out")
         seen.add(marked)
-    return Axis(names=names, rows=tuple(rows))
+    return Axis(names=names, rows=tuple(rows)), cell_types
+
+
+_TEST_HINT = "write name=value, name!=value or name>value"
+
+
+def _with_conditions(
+    axis: Axis, rest: Sequence[_Piece], text: str, types: Mapping[str, type]
+) -> Axis:
+    """The axis with the conditions behind its `if`."""
+    if not rest:
+        return axis
+    if len(rest) > 1:
+        raise GrammarError("a second 'if'", text, rest[1][1], hint="join conditions with 'and'")
+    [(tests, at)] = rest
+    conditions = [
+        _condition(piece, offset, text, types) for piece, offset in _outside(tests, "and", at, text)
+    ]
+    for condition in conditions:
+        if condition.name in axis.names:
+            raise GrammarError(f"{condition.name} is conditional on itself", text, at)
+    return msgspec.structs.replace(axis, conditions=tuple(conditions))
+
+
+def _condition(piece: str, at: int, text: str, types: Mapping[str, type]) -> Condition:
+    at += len(piece) - len(piece.lstrip())
+    found = _TEST.match(piece)
+    if found is None or not found[3]:
+        raise GrammarError(
+            f"'{piece.strip()}' is no condition",
+            text,
+            at,
+            hint=f"{_TEST_HINT}; a text with ' if ' in it needs quotes",
+        )
+    name = _name(found[1], at, text, None, "setting")
+    value_at = at + found.start(3) - (len(piece) - len(piece.lstrip()))
+    cells = _values(found[3], value_at, text, composite=False)
+    values = tuple(_typed(cell, types.get(name), name, cell_at, text) for cell, cell_at in cells)
+    op = "==" if found[2] == "=" else found[2]
+    if op not in ("==", "!=") and (len(values) > 1 or number_of(values[0]) is None):
+        raise GrammarError(f"{name} {op} takes one number, got '{found[3]}'", text, value_at)
+    return Condition(name=name, op=op, values=values)
+
+
+def _outside(piece: str, word: str, at: int, text: str) -> list[_Piece]:
+    """Parts of a text between a word that stands outside brackets and quotes."""
+    spaced = re.sub(r"\s", " ", piece)
+    return [
+        (piece[start - at : start - at + len(part)], start)
+        for part, start in _split(spaced, f" {word} ", text, at)
+    ]
 
 
 def _name(part: str, at: int, text: str, known: Collection[str] | None, kind: str) -> str:
@@ -206,7 +289,10 @@ def _values(right: str, at: int, text: str, *, composite: bool) -> list[_Piece]:
     value = right.strip()
     at += len(right) - len(right.lstrip())
     if ranged := _RANGE.match(value):
-        return [(str(number), at) for number in _range(ranged[1], text, at)]
+        spread: Iterable[int | float] = (
+            _logrange(ranged[2], text, at) if ranged[1] else _range(ranged[2], text, at)
+        )
+        return [(str(number), at) for number in spread]
     if not value.startswith("["):
         # checks brackets and quotes of scalars as well
         list(_split(value, ";", text, at))
@@ -267,6 +353,45 @@ def _range(inside: str, text: str, at: int) -> range:
             f"range({inside}) is {count:,} values", text, at, hint="give a larger step"
         )
     return span
+
+
+def _logrange(inside: str, text: str, at: int) -> list[int | float]:
+    """Values in equal ratios: doubling up to the end, or so many with both ends.
+
+    Whole ends give whole numbers, each once.
+    """
+    parts = [part.strip() for part in inside.split(",")]
+    ends = [number for part in parts[:2] if (number := _number(part)) is not None]
+    counted = len(parts) == 3 and re.fullmatch(r"\d+", parts[2]) is not None
+    if len(ends) < 2 or not (len(parts) == 2 or counted):
+        raise GrammarError(
+            f"cannot read logrange({inside})",
+            text,
+            at,
+            hint="write logrange(start,end), which doubles, or logrange(start,end,count)",
+        )
+    first, last = ends
+    if not 0 < first < last < math.inf:
+        raise GrammarError(
+            f"logrange({inside}) needs a start above 0 and a larger end",
+            text,
+            at,
+            hint="the end is included",
+        )
+    if counted:
+        count = int(parts[2])
+        if not 2 <= count <= MOST_VALUES:
+            raise GrammarError(
+                f"logrange({inside}) is {count:,} values", text, at, hint=f"give 2 to {MOST_VALUES}"
+            )
+        ratio = (last / first) ** (1 / (count - 1))
+        spread = [first, *(first * ratio**step for step in range(1, count - 1)), last]
+    else:
+        spread = [
+            math.ldexp(first, step) for step in range(int(math.log2(last / first) + 1e-9) + 1)
+        ]
+    whole = all(_INT.match(part) for part in parts[:2])
+    return list(dict.fromkeys(round(each) if whole else float(f"{each:.6g}") for each in spread))
 
 
 def _typed(piece: str, value_type: type | None, name: str, at: int, text: str) -> Value:
@@ -361,9 +486,9 @@ def _split(piece: str, separator: str, text: str, at: int) -> Iterator[_Piece]:
         elif char in _CLOSING.values():
             if not open_brackets or _CLOSING[open_brackets.pop()[0]] != char:
                 raise GrammarError(f"unbalanced '{char}'", text, at + index)
-        elif char == separator and not open_brackets:
+        elif not open_brackets and index >= start and piece.startswith(separator, index):
             yield piece[start:index], at + start
-            start = index + 1
+            start = index + len(separator)
     if quote:
         raise GrammarError("a quote is not closed", text, quote_at)
     if open_brackets:

@@ -14,7 +14,7 @@ from servetune.models import CheckpointSampling, load_sampling
 from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan
 from servetune.prediction.calibrations import KeptCalibration
-from servetune.search import Space
+from servetune.search import Space, Value
 from servetune.store import trial_key
 from servetune.workload import Workload, load_options, workload_from_client_args
 from servetune.workload.prepare import prepare
@@ -104,10 +104,16 @@ def trials_of(space: Space, study: StudyContext) -> Iterator[list[Trial]]:
         PlanError: A server argument has no meaning.
     """
     node = study.node.label if study.node else ""
-    clients = [
-        (args, _as_sampled(workload_from_client_args(args, model=study.model), args, study.model))
-        for args in space.clients()
-    ]
+    workloads: dict[tuple[tuple[str, type, Value], ...], Workload] = {}
+
+    def workload_of(client_args: dict[str, Value]) -> Workload:
+        """The load of these arguments, read once: it may be a file."""
+        marked = tuple((name, type(value), value) for name, value in client_args.items())
+        if marked not in workloads:
+            read = workload_from_client_args(client_args, model=study.model)
+            workloads[marked] = _as_sampled(read, client_args, study.model)
+        return workloads[marked]
+
     for server_args in space.servers():
         plan = plan_from_settings(study.engine, study.model, server_args)
         yield [
@@ -123,9 +129,9 @@ def trials_of(space: Space, study: StudyContext) -> Iterator[list[Trial]]:
                 server_args=server_args,
                 client_args=client_args,
                 plan=plan,
-                workload=workload,
+                workload=workload_of(client_args),
             )
-            for client_args, workload in clients
+            for client_args in space.clients(server_args)
         ]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servetune.errors import InputError
-from servetune.search.space import Value
+from servetune.search.conditions import Value
 from servetune.search.strategies.strategy import ALL_MEASURED, Outcome, Point, Stop
 
 #: Trials of one generation of NSGA-II. Optuna's own 50 would be a random search for longer than

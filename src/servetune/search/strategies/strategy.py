@@ -19,7 +19,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from servetune.search.space import Value
+from servetune.search.conditions import Value
 
 
 class Point(msgspec.Struct, frozen=True):

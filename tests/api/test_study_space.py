@@ -1,0 +1,81 @@
+"""Spaces of a study: conditional settings, forbidden combinations, and those chosen by itself."""
+
+import msgspec
+import pytest
+
+import servetune as st
+from servetune.api.request import checked, read_config
+from servetune.api.study_setup import study_setup
+from servetune.errors import InputError
+
+MODEL = "Qwen/Qwen3-4B"
+ON_L4 = {
+    "engine": "simulated",
+    "gpu": "L4",
+    "num_gpus": 2,
+    "client_args": "num_prompts=10;random_input_len=64;random_output_len=8",
+    "concurrency": [2, 4],
+}
+SPACE = {
+    "server_args": {
+        "tensor_parallel_size": [1, 2],
+        "max_num_seqs": "logrange(64,256)",
+        "kv_cache_dtype": "fp8 if tensor_parallel_size=1",
+    },
+    "forbid": ["tensor_parallel_size=2;max_num_seqs>64", "max_num_seqs=256;max_concurrency=2"],
+}
+
+
+def trials_of(found):
+    return {
+        (msgspec.json.encode(server.server_args), load["max_concurrency"])
+        for server in found.planned
+        for load in server.loads
+    }
+
+
+def test_a_study_runs_the_trials_that_conditions_leave_and_goes_on_with_them(tmp_path):
+    summary = str(tmp_path / "q.json")
+    planned = st.tune(MODEL, **ON_L4, **SPACE, dry_run=True)
+    assert len(trials_of(planned)) == 7
+    found = st.tune(MODEL, **ON_L4, **SPACE, output_json=summary)
+    ran = {
+        (msgspec.json.encode(trial.config.server_args), trial.config.client_args["max_concurrency"])
+        for trial in found.trials
+    }
+    assert ran == trials_of(planned)
+    repeated = checked(st.Study, read_config(found.artifacts.configuration, st.Study))
+    assert repeated.forbid == tuple(SPACE["forbid"])
+    again = st.tune(repeated, resume=True)
+    assert len(again.trials) == len(found.trials) == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"forbid": "tensor_parallel_size=[1,2]"}, "every combination is forbidden by"),
+        ({"forbid": "tensor_parallel=2"}, "there is no setting tensor_parallel in the space"),
+        ({"forbid": "max_concurrency>4"}, "max_concurrency>4 never holds"),
+        ({"forbid": "tensor_parallel_size"}, "is no condition"),
+    ],
+)
+def test_a_space_that_contradicts_itself_is_refused_before_anything_starts(tmp_path, options, says):
+    with pytest.raises(InputError, match=says):
+        st.tune(
+            MODEL,
+            **ON_L4,
+            server_args="tensor_parallel_size=[1,2]",
+            output_dir=tmp_path / "results",
+            **options,
+        )
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_grid_of_too_many_trials_may_be_cut_to_size_by_what_is_forbidden():
+    settings = ";".join(f"{name}=range(1,101)" for name in ("max_num_seqs", "block_size", "seed"))
+    study = checked(st.Study, {**ON_L4, "model": MODEL, "server_args": settings})
+    with pytest.raises(InputError, match="the grid has 2,000,000 trials"):
+        study_setup(study)
+    cut = ["seed>1", "block_size!=16", "max_num_seqs>2"]
+    setup = study_setup(msgspec.structs.replace(study, forbid=tuple(cut)))
+    assert sum(len(group) for group in setup.groups) == 4
