@@ -1,12 +1,18 @@
-"""How long one estimate takes in bulk, in process time, against the limit of 100 microseconds.
+"""How long one prediction takes in bulk, in process time.
 
-python benchmarks/prediction/speed.py
+python benchmarks/prediction/speed.py [--table silicon_dev.csv]
 """
 
 from __future__ import annotations
 
+import argparse
+import functools
+import gc
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
 
 from servetune.hardware import node
 from servetune.models import load_shape
@@ -14,29 +20,40 @@ from servetune.perf import Anchor, calibrated, run_features
 from servetune.perf.roofline import PlannedRun, predict_runs
 from servetune.perf.sweep import plans_of, sweep
 from servetune.plan import Plan
+from servetune.prediction.rows import prediction_columns, run_of
+from servetune.prediction.tables import read_table
 from servetune.workload import LengthLaws, Workload
 
-LIMIT_US = 100.0
 CASES = (("Qwen/Qwen3-4B", "L4", 4), ("meta-llama/Llama-3.1-70B-Instruct", "H100", 8))
+EQUAL = Workload.of(LengthLaws.fixed(1024, 512), request_count=1000)
+SPREAD = Workload.of(LengthLaws.ranged(1024, 512, 0.5), request_count=1000)
+
+Found = TypeVar("Found")
 
 
 def main() -> int:
-    print("| what | count | microseconds each | of the limit of 100 |")
-    print("|---|--:|--:|--:|")
-    workload = Workload.of(LengthLaws.fixed(1024, 512), request_count=1000)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--table", type=Path, help="rows to read and price, as in silicon_dev.csv")
+    options = parser.parse_args()
+    print("| what | count | microseconds each |")
+    print("|---|--:|--:|")
     for model, gpu, count in CASES:
         shape, machine = load_shape(model, catalogue_first=True), node(gpu=gpu, count=count)
         plan = Plan(model=model, max_model_len=4096)
-        started_s = time.process_time()
         plans = list(plans_of(plan, shape, machine, quantizations=(None, "fp8")))
-        swept = sum(1 for _ in sweep(plans, shape, machine, workload))
-        say(f"sweep of {model}", swept, time.process_time() - started_s)
+        priced = functools.partial(sweep, plans, shape, machine)
+        timed(f"sweep of {model}", lambda priced=priced: list(priced(EQUAL)))
+        timed("the same, lengths that differ", lambda priced=priced: list(priced(SPREAD)))
+        timed(
+            "the same, at one number of users",
+            lambda priced=priced: list(priced(SPREAD, concurrencies=(64,))),
+        )
         runs = [
             PlannedRun(
                 shape=shape,
                 node=machine,
                 plan=plan,
-                lengths=workload.lengths,
+                lengths=EQUAL.lengths,
                 concurrency=users,
                 request_count=10 * users,
             )
@@ -53,9 +70,10 @@ def main() -> int:
             for place in run_features(runs)
         ]
         told = calibrated(anchors)
-        started_s = time.process_time()
-        swept = sum(1 for _ in sweep(plans, shape, machine, workload, calibration=told))
-        say("the same, corrected by two runs", swept, time.process_time() - started_s)
+        timed(
+            "equal lengths, corrected by two runs",
+            lambda priced=priced, told=told: list(priced(EQUAL, calibration=told)),
+        )
         runs = [
             PlannedRun(
                 shape=shape,
@@ -67,15 +85,34 @@ def main() -> int:
             )
             for users in range(1, 1001)
         ]
-        started_s = time.process_time()
-        predict_runs(runs)
-        say(f"whole runs of {model}", len(runs), time.process_time() - started_s)
+        timed(f"whole runs of {model}", lambda runs=runs: predict_runs(runs))
+    if options.table:
+        rows_of(options.table)
     return 0
 
 
-def say(what: str, count: int, took_s: float) -> None:
-    each_us = took_s / count * 1e6
-    print(f"| {what} | {count} | {each_us:.0f} | {each_us / LIMIT_US:.2f} |")
+def rows_of(path: Path) -> None:
+    """Times of each part of `estimate --batch`, after the models have been read."""
+    rows = read_table(path).rows
+    shape_of = functools.cache(functools.partial(load_shape, catalogue_first=True))
+    for row in rows:
+        shape_of(row["model"].strip())
+    runs = timed(f"rows of {path.name}: read", lambda: [run_of(row, shape_of) for row in rows])
+    predicted = timed("the same: priced", lambda: predict_runs(runs))
+    timed(
+        "the same: columns with intervals",
+        lambda: [prediction_columns(*each) for each in zip(runs, predicted, strict=True)],
+    )
+
+
+def timed(what: str, compute: Callable[[], list[Found]]) -> list[Found]:
+    """Results, and a line with the time of each; garbage of what came before is not counted."""
+    gc.collect()
+    started_s = time.process_time()
+    found = compute()
+    took_s = time.process_time() - started_s
+    print(f"| {what} | {len(found)} | {took_s / len(found) * 1e6:.0f} |")
+    return found
 
 
 if __name__ == "__main__":

@@ -62,6 +62,23 @@ def test_a_sweep_says_the_same_as_asking_for_each_plan():
         assert swept.cost_per_million_tokens_usd == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi"])
+def test_plans_that_differ_in_limits_alone_are_priced_as_if_each_were_alone(engine):
+    """Limits that no user reaches share a point; those that one reaches do not."""
+    four, lengths = instance("ml.g6.12xlarge"), LengthLaws.ranged(600, 100, 0.3)
+    law = Workload.of(lengths, request_count=100)
+    plans = [
+        plan(engine=engine, tensor_parallel=2, max_num_batched_tokens=budget, max_num_seqs=places)
+        for budget in (2048, 4096)
+        for places in (8, 12, 256, 512)
+    ]
+    found = list(sweep(plans, shape(), four, law, concurrencies=(2, 10, 300)))
+    for swept in found:
+        asked = performance_at(shape(), four, swept.plan, law, swept.point.concurrency)
+        assert swept.point == asked
+    assert len({swept.point for swept in found}) < len(found) == 24
+
+
 def test_plans_that_cannot_run_are_passed_over():
     one = node(gpu="L4", count=1)
     assert list(sweep([plan("Qwen/Qwen3-32B")], shape("Qwen/Qwen3-32B"), one, WORKLOAD)) == []

@@ -1,7 +1,10 @@
+import itertools
+
 import pytest
 
 from servetune.models import load_shape
 from servetune.perf.roofline import predict_runs
+from servetune.perf.roofline.run_formulas import RunPoint
 from servetune.prediction.rows import run_of, stored_as
 
 
@@ -109,3 +112,29 @@ def test_a_row_is_predicted_as_it_stands_where_no_benchmark_is_named(engine, use
     # TensorRT-LLM follows its checkpoints, which ask for a cache of eight bits.
     cache = "fp8" if engine == "trtllm" else None
     assert (plan.kv_cache_dtype, run.admission_delay_steps) == (cache, 0.0)
+
+
+def test_rows_priced_together_are_priced_as_each_alone():
+    """Runs of one call share work, memory and lengths, and networks of other sizes pad arrays."""
+    settings = {
+        "model": ("Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B", "openai/gpt-oss-120b"),
+        "engine": ("vllm", "sglang", "trtllm"),
+        "tp": ("1", "2"),
+        "pp": ("1", "2"),
+        "protocol": ("", "static", "offline"),
+        "concurrency": ("3", "200"),
+    }
+    fixed = {"gpu": "h100_sxm", "isl": "900", "osl": "120", "precision_weights": "fp8"}
+    rows = [
+        fixed | dict(zip(settings, values, strict=True))
+        for values in itertools.product(*settings.values())
+    ]
+    runs = [run_of(row, catalogued) for row in rows]
+    together = predict_runs(runs)
+    for run, found in list(zip(runs, together, strict=True))[::5]:
+        (alone,) = predict_runs([run])
+        assert found.misfit == alone.misfit
+        for name in RunPoint.__struct_fields__:
+            assert getattr(found.point, name) == pytest.approx(
+                getattr(alone.point, name), rel=1e-12
+            )

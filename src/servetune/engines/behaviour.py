@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -62,6 +63,7 @@ class Era(msgspec.Struct, frozen=True, kw_only=True):
         return year is not None and int(year[0]) in self.years
 
 
+@functools.lru_cache(maxsize=1024)
 def _release(version: str) -> tuple[int, int] | None:
     """Major and minor of a release; `None` for a build without them."""
     numbers = re.match(r"v?(\d+)\.(\d+)(?!\.dev)(?!\d)", version)

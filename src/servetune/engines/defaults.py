@@ -47,6 +47,12 @@ def resolved(
         >>> filled.max_num_seqs, filled.max_num_batched_tokens, filled.max_model_len
         (256, 2048, 40960)
     """
+    return _filled(plan, shape, device, version)
+
+
+@functools.lru_cache(maxsize=4096)
+def _filled(plan: Plan, shape: NetworkShape, device: Device, version: str | None) -> Plan:
+    """`resolved`, cached: a row of a table and a point of a search ask several times."""
     if plan.prefill_replicas is not None and plan.engine in ENGINES:
         _require_handover(plan)
     releases = engine(plan.engine).defaults if plan.engine in ENGINES else ()

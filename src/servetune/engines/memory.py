@@ -166,15 +166,12 @@ def memory(plan: Plan, shape: NetworkShape, device: Device) -> Memory:
 def _divided(plan: Plan, shape: NetworkShape, device: Device) -> Memory:
     """`memory` of a resolved plan."""
     usable_bytes = _usable_bytes(plan, device)
-    activation_bytes, graph_bytes, runtime_bytes = _reserved_bytes(plan, shape, device)
+    placed = _placement(plan, shape)
+    activation_bytes, graph_bytes, runtime_bytes = _reserved_bytes(plan, shape, device, placed)
     reserved_bytes = activation_bytes + graph_bytes + runtime_bytes
-    stages = _stages(plan, shape)
     left = [
-        (
-            max(0.0, usable_bytes - reserved_bytes - weights_bytes),
-            _stage_kv_bytes_per_token(plan, shape, layers),
-        )
-        for layers, weights_bytes in stages
+        (max(0.0, usable_bytes - reserved_bytes - stage.weights_bytes), stage.kv_bytes_per_token)
+        for stage in placed.stages
     ]
     # A stage whose layers keep nothing per token sets no limit.
     growing = [stage for stage in left if stage[1]] or [(min(left)[0], 1.0)]
@@ -183,7 +180,7 @@ def _divided(plan: Plan, shape: NetworkShape, device: Device) -> Memory:
     return Memory(
         device_bytes=device.memory_bytes,
         usable_bytes=usable_bytes,
-        weights_bytes=max(weights_bytes for _, weights_bytes in stages),
+        weights_bytes=placed.most_weights_bytes,
         activation_bytes=activation_bytes,
         graph_bytes=graph_bytes,
         runtime_bytes=runtime_bytes,
@@ -191,9 +188,7 @@ def _divided(plan: Plan, shape: NetworkShape, device: Device) -> Memory:
         kv_bytes_per_token=kv_bytes_per_token,
         kv_tokens_per_engine=tokens,
         kv_tokens=tokens * plan.data_parallel,
-        state_bytes_per_sequence=max(
-            _stage_state_bytes(plan, shape, layers) for layers, _ in stages
-        ),
+        state_bytes_per_sequence=placed.most_state_bytes,
     )
 
 
@@ -205,27 +200,32 @@ def concurrent_sequences(
     Each takes whole blocks, and a state where layers keep one; layers with a window keep
     no more than it. The scheduler's limit max_num_seqs holds for each data-parallel engine.
     """
-    plan = resolved(plan, shape, device)
-    free_bytes = _usable_bytes(plan, device) - sum(_reserved_bytes(plan, shape, device))
-    return _sequences_in(free_bytes, plan, shape, context_tokens)
+    return _concurrent(resolved(plan, shape, device), shape, device, context_tokens)
 
 
-def _sequences_in(free_bytes: float, plan: Plan, shape: NetworkShape, context_tokens: int) -> int:
+def _concurrent(plan: Plan, shape: NetworkShape, device: Device, context_tokens: int) -> int:
+    """`concurrent_sequences` of a resolved plan."""
+    placed = _placement(plan, shape)
+    free_bytes = _usable_bytes(plan, device) - sum(_reserved_bytes(plan, shape, device, placed))
+    return _sequences_in(free_bytes, plan, placed, context_tokens)
+
+
+def _sequences_in(free_bytes: float, plan: Plan, placed: _Placement, context_tokens: int) -> int:
     """`concurrent_sequences` of a resolved plan whose weights and cache have so many bytes."""
-    needs = [
-        (max(0.0, free_bytes - weights_bytes), _stage_kv_bytes(plan, shape, layers, context_tokens))
-        for layers, weights_bytes in _stages(plan, shape)
-    ]
     limit = plan.max_num_seqs or 1
-    fitting = min(left // need if need else (limit if left else 0) for left, need in needs)
+    fitting: float = math.inf
+    for stage in placed.stages:
+        left = max(0.0, free_bytes - stage.weights_bytes)
+        need = stage.sequence_bytes(context_tokens, plan.block_tokens or 1)
+        fitting = min(fitting, left // need if need else (limit if left else 0))
     return min(int(fitting), plan.max_num_seqs or int(fitting)) * plan.data_parallel
 
 
 def rank_weights_bytes(plan: Plan, shape: NetworkShape) -> tuple[float, ...]:
     """Weights on every device of one replica: stage by stage, engine by engine."""
-    per_stage = [weights_bytes for _, weights_bytes in _stages(plan, shape)]
     copies = plan.tensor_parallel * plan.data_parallel
-    return tuple(weights_bytes for weights_bytes in per_stage for _ in range(copies))
+    stages = _placement(plan, shape).stages
+    return tuple(stage.weights_bytes for stage in stages for _ in range(copies))
 
 
 def caches_prefixes(plan: Plan, divided: Memory) -> bool:
@@ -260,7 +260,19 @@ def check_fits(
             for its weights on the device.
         DoesNotFit: With the bytes needed and there, per device, and what would fit.
     """
-    plan = resolved(plan, shape, device)
+    filled = resolved(plan, shape, device)
+    return check_resolved_fits(filled, shape, device, device_limit=device_limit, advise=advise)
+
+
+def check_resolved_fits(
+    plan: Plan,
+    shape: NetworkShape,
+    device: Device,
+    *,
+    device_limit: int | None = None,
+    advise: bool = True,
+) -> Memory:
+    """`check_fits` of a resolved plan, for thousands of them."""
     _check_limits(plan, shape)
     check_silicon(plan, shape, device)
     found = _divided(plan, shape, device)
@@ -273,11 +285,12 @@ def check_fits(
         )
     else:
         free_bytes = available_bytes - found.reserved_bytes
-        if _sequences_in(free_bytes, plan, shape, longest) >= 1:
+        placed = _placement(plan, shape)
+        if _sequences_in(free_bytes, plan, placed, longest) >= 1:
             return found
         available_bytes = found.kv_cache_bytes
         needed_bytes = max(
-            _stage_kv_bytes(plan, shape, layers, longest) for layers, _ in _stages(plan, shape)
+            stage.sequence_bytes(longest, plan.block_tokens or 1) for stage in placed.stages
         )
         problem = (
             f"one sequence of {longest} tokens needs {format_bytes(needed_bytes)} of cache per "
@@ -379,20 +392,23 @@ def _usable_bytes(plan: Plan, device: Device) -> float:
     return fraction * max(0.0, device.memory_bytes - driver_bytes)
 
 
-def _reserved_bytes(plan: Plan, shape: NetworkShape, device: Device) -> tuple[float, float, float]:
+def _reserved_bytes(
+    plan: Plan, shape: NetworkShape, device: Device, placed: _Placement
+) -> tuple[float, float, float]:
     """Activation, graphs and runtime that the engine keeps inside its share."""
     if not engine(plan.engine).behaviour.fraction_covers_activation:
         return 0.0, 0.0, 0.0
+    activation_bytes = _activation_bytes(plan, shape, placed)
     if device.architecture == "cpu":
-        return _activation_bytes(plan, shape), 0.0, 0.0
+        return activation_bytes, 0.0, 0.0
     layers = math.ceil(shape.layer_count / plan.pipeline_parallel)
     graph_bytes = 0.0 if plan.enforce_eager else float(layers * _GRAPH_BYTES_PER_LAYER)
     talks = plan.devices_per_replica > 1
     runtime_bytes = _RUNTIME_BYTES + (_COMMUNICATION_BYTES if talks else 0.0)
-    return _activation_bytes(plan, shape), graph_bytes, runtime_bytes
+    return activation_bytes, graph_bytes, runtime_bytes
 
 
-def _activation_bytes(plan: Plan, shape: NetworkShape) -> float:
+def _activation_bytes(plan: Plan, shape: NetworkShape, placed: _Placement) -> float:
     """Live at the peak of the largest step, per device.
 
     Per token the residual stream in four places and the widest part of a layer; per
@@ -401,9 +417,8 @@ def _activation_bytes(plan: Plan, shape: NetworkShape) -> float:
     """
     assert plan.max_num_batched_tokens is not None
     assert plan.max_num_seqs is not None
-    widest = max(_width(plan, shape, layer) for layer in distinct_layers(shape.layers))
-    numbers = plan.max_num_batched_tokens * (_RESIDUAL_COPIES * shape.hidden + widest)
-    return numbers * _plain_bytes(plan, shape) + plan.max_num_seqs * shape.vocab * _LOGIT_BYTES
+    numbers = plan.max_num_batched_tokens * placed.numbers_per_token
+    return numbers * placed.plain_bytes + plan.max_num_seqs * shape.vocab * _LOGIT_BYTES
 
 
 def _width(plan: Plan, shape: NetworkShape, layer: Layer) -> float:
@@ -434,27 +449,72 @@ def _mixer_width(mixer: Mixer | None, ways: int) -> float:
     return (2 * mixer.heads + 2 * max(ways, mixer.kv_heads)) * mixer.head_dim / ways
 
 
-def _stages(plan: Plan, shape: NetworkShape) -> tuple[tuple[tuple[Layer, ...], float], ...]:
-    """Kinds of layer of each pipeline stage, and the weights on each of its devices."""
-    # Only what splits or stores weights: plans that differ in batch limits share the answer.
-    return _weighed_stages(
+class _Stage(NamedTuple):
+    """Bytes of one pipeline stage on each of its devices.
+
+    Attributes:
+        caches: Bytes of one token in each part of the cache, over all layers, and the window that
+            keeps it, if any.
+    """
+
+    weights_bytes: float
+    kv_bytes_per_token: float
+    state_bytes: float
+    caches: tuple[tuple[float, int | None], ...]
+
+    def sequence_bytes(self, context_tokens: int, block_tokens: int) -> float:
+        """Whole blocks of one sequence, and its state."""
+        total = self.state_bytes
+        for bytes_per_token, window in self.caches:
+            kept = context_tokens if window is None else min(context_tokens, window)
+            total += bytes_per_token * math.ceil(kept / block_tokens) * block_tokens
+        return total
+
+
+class _Placement(NamedTuple):
+    """A network over the devices of one copy, whatever the plan's limits are.
+
+    Attributes:
+        most_weights_bytes: Weights of the fullest stage.
+        most_state_bytes: State of one sequence where it is largest.
+        numbers_per_token: Numbers that are live per token of the largest step.
+        plain_bytes: Bytes of each of them.
+    """
+
+    stages: tuple[_Stage, ...]
+    most_weights_bytes: float
+    most_state_bytes: float
+    numbers_per_token: float
+    plain_bytes: float
+
+
+def _placement(plan: Plan, shape: NetworkShape) -> _Placement:
+    # Only what splits or stores: plans that differ in limits share the answer.
+    return _placed(
         shape,
         plan.engine,
-        (plan.tensor_parallel, plan.pipeline_parallel, plan.data_parallel, plan.expert_parallel),
+        plan.tensor_parallel,
+        plan.pipeline_parallel,
+        plan.data_parallel,
+        plan.expert_parallel,
         plan.dtype,
         plan.quantization,
+        plan.kv_cache_dtype,
     )
 
 
-@lru_cache(maxsize=1024)
-def _weighed_stages(
+@lru_cache(maxsize=4096)
+def _placed(
     shape: NetworkShape,
     engine: str,
-    degrees: tuple[int, int, int, bool],
+    tensor_parallel: int,
+    pipeline_parallel: int,
+    data_parallel: int,
+    expert_parallel: bool,
     dtype: str | None,
     quantization: str | None,
-) -> tuple[tuple[tuple[Layer, ...], float], ...]:
-    tensor_parallel, pipeline_parallel, data_parallel, expert_parallel = degrees
+    kv_cache_dtype: str | None,
+) -> _Placement:
     plan = Plan(
         model="",
         engine=engine,
@@ -464,7 +524,20 @@ def _weighed_stages(
         expert_parallel=expert_parallel,
         dtype=dtype,
         quantization=quantization,
+        kv_cache_dtype=kv_cache_dtype,
     )
+    stages = _stages(plan, shape)
+    widest = max(_width(plan, shape, layer) for layer in distinct_layers(shape.layers))
+    return _Placement(
+        stages=stages,
+        most_weights_bytes=max(stage.weights_bytes for stage in stages),
+        most_state_bytes=max(stage.state_bytes for stage in stages),
+        numbers_per_token=_RESIDUAL_COPIES * shape.hidden + widest,
+        plain_bytes=_plain_bytes(plan, shape),
+    )
+
+
+def _stages(plan: Plan, shape: NetworkShape) -> tuple[_Stage, ...]:
     storage = effective_quantization(shape.quantization, plan.quantization)
     plain_bytes = _plain_bytes(plan, shape)
     embedding_bytes = embedding_parameter_count(shape) * plain_bytes / plan.tensor_parallel
@@ -491,44 +564,29 @@ def _weighed_stages(
                 weights_bytes += head_bytes
             elif last > 0:
                 weights_bytes += embedding_bytes
-        found.append((distinct_layers(layers), weights_bytes))
+        found.append(_stage(plan, shape, distinct_layers(layers), weights_bytes))
     return tuple(found)
 
 
-def _stage_kv_bytes_per_token(plan: Plan, shape: NetworkShape, layers: tuple[Layer, ...]) -> float:
-    width = _cache_width(plan, shape)
-    return sum(
-        layer.count * part.bytes_per_token
+def _stage(
+    plan: Plan, shape: NetworkShape, layers: tuple[Layer, ...], weights_bytes: float
+) -> _Stage:
+    width, plain_bytes = _cache_width(plan, shape), _plain_bytes(plan, shape)
+    ways = plan.tensor_parallel
+    caches = tuple(
+        (layer.count * part.bytes_per_token, part.window)
         for layer in layers
-        for part in cache_parts(layer.mixer, width, tensor_parallel=plan.tensor_parallel)
+        for part in cache_parts(layer.mixer, width, tensor_parallel=ways)
     )
-
-
-def _stage_state_bytes(plan: Plan, shape: NetworkShape, layers: tuple[Layer, ...]) -> float:
-    plain_bytes = _plain_bytes(plan, shape)
-    return sum(
-        layer.count * state_bytes(layer.mixer, plain_bytes, tensor_parallel=plan.tensor_parallel)
-        for layer in layers
+    return _Stage(
+        weights_bytes=weights_bytes,
+        kv_bytes_per_token=sum(bytes_per_token for bytes_per_token, _ in caches),
+        state_bytes=sum(
+            layer.count * state_bytes(layer.mixer, plain_bytes, tensor_parallel=ways)
+            for layer in layers
+        ),
+        caches=caches,
     )
-
-
-def _stage_kv_bytes(
-    plan: Plan, shape: NetworkShape, layers: tuple[Layer, ...], context_tokens: int
-) -> float:
-    """Whole blocks of one sequence on one device of the stage, and its state."""
-    width = _cache_width(plan, shape)
-    total = _stage_state_bytes(plan, shape, layers)
-    for layer in layers:
-        for part in cache_parts(layer.mixer, width, tensor_parallel=plan.tensor_parallel):
-            kept = context_tokens if part.window is None else min(context_tokens, part.window)
-            total += (
-                layer.count * part.bytes_per_token * _blocks(kept, plan) * (plan.block_tokens or 1)
-            )
-    return total
-
-
-def _blocks(tokens: float, plan: Plan) -> int:
-    return math.ceil(tokens / (plan.block_tokens or 1))
 
 
 def _whole_blocks(tokens: float, plan: Plan) -> int:
@@ -558,7 +616,7 @@ def _degrees(plan: Plan) -> str:
 
 
 def _fits(plan: Plan, shape: NetworkShape, device: Device) -> bool:
-    return concurrent_sequences(plan, shape, device, plan.max_model_len or 1) >= 1
+    return _concurrent(plan, shape, device, plan.max_model_len or 1) >= 1
 
 
 def _longest_that_fits(plan: Plan, shape: NetworkShape, device: Device) -> int:

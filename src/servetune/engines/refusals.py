@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -97,15 +98,21 @@ def check_silicon(plan: Plan, shape: NetworkShape, device: Device) -> None:
     Raises:
         PlanError: With the compute capabilities needed and there.
     """
-    stored = effective_quantization(shape.quantization, plan.quantization)
-    needed = _weights_table(plan.engine).get("least_capability", {}).get(stored.scheme, 0)
+    scheme, needed = _least_capability(plan.engine, shape.quantization, plan.quantization)
     there = _CAPABILITY.get(device.architecture)
     if there is not None and there < needed:
         raise PlanError(
-            f"{engine(plan.engine).title} has no kernels for {stored.scheme} weights on "
+            f"{engine(plan.engine).title} has no kernels for {scheme} weights on "
             f"{device.name}: they need compute capability {needed / 10}, it has {there / 10}",
             hint="take 16-bit weights, or a newer device",
         )
+
+
+@functools.lru_cache(maxsize=1024)
+def _least_capability(engine_name: str, published: str, asked: str | None) -> tuple[str, int]:
+    """Scheme of the weights, and the compute capability, times ten, that its kernels need."""
+    scheme = effective_quantization(published, asked).scheme
+    return scheme, _weights_table(engine_name).get("least_capability", {}).get(scheme, 0)
 
 
 def made_on_load(engine_name: str) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ Layouts: OCP Microscaling 1.0 (mxfp4, 2023), NVIDIA's NVFP4 description (2025), 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -119,6 +120,7 @@ _ALIASES: Mapping[str, str] = _NAMES["schemes"]
 _FROM_CHECKPOINT = ("auto", "compressed-tensors", "compressed_tensors", "quark")
 
 
+@functools.lru_cache(maxsize=1024)
 def quantization_named(name: str) -> Quantization:
     """Storage format for a canonical name or an engine's option value.
 

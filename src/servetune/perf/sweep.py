@@ -15,7 +15,7 @@ import msgspec
 
 from servetune.engines import engine
 from servetune.engines.defaults import resolved
-from servetune.engines.memory import check_fits
+from servetune.engines.memory import check_resolved_fits
 from servetune.engines.parallel import check_parallel, with_whole_experts
 from servetune.errors import PlanError
 from servetune.hardware.device import Node
@@ -26,6 +26,7 @@ from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S
 from servetune.perf.roofline.factors import run_coefficients
 from servetune.perf.roofline.local_corrections import LocalCorrections
 from servetune.perf.roofline.steady_state import (
+    KnownPoints,
     LengthMoments,
     OperatingPoint,
     SteadyState,
@@ -164,12 +165,12 @@ def sweep(
 
     A calibration corrects each plan at each concurrency.
     """
-    laws: dict[Plan, tuple[StepLaw, LocalCorrections, LengthMoments]] = {}
+    laws: dict[Plan, tuple[StepLaw, LocalCorrections, LengthMoments, KnownPoints]] = {}
     for plan in plans:
         try:
             filled = resolved(plan, shape, node.device)
             check_parallel(filled, shape, node)
-            divided = check_fits(filled, shape, node.device, advise=False)
+            divided = check_resolved_fits(filled, shape, node.device, advise=False)
         except PlanError:
             continue
         alike = msgspec.structs.replace(filled, max_num_seqs=None, max_num_batched_tokens=None)
@@ -179,10 +180,10 @@ def sweep(
             corrections.prepare(concurrencies)
             chosen = coefficients or run_coefficients(node.device, filled, shape, workload)
             law = step_law(filled, shape, node, corrections.law(chosen))
-            laws[alike] = law, corrections, moments
-        law, corrections, moments = laws[alike]
+            laws[alike] = law, corrections, moments, {}
+        law, corrections, moments, known = laws[alike]
         kv_tokens = divided.kv_tokens_at(moments.context_tokens)
-        state = SteadyState(law, filled, kv_tokens, moments)
+        state = SteadyState(law, filled, kv_tokens, moments, known)
         for concurrency in concurrencies:
             point = state.at(concurrency, corrections.on(concurrency))
             yield Swept(

@@ -82,6 +82,7 @@ def run_of(
         tensor_parallel, copies, spread = 1, tensor_parallel, True
     drafts = unstated.draft_tokens
     lengths = _lengths(row, facts, unstated.equal_lengths)
+    moments = length_moments(lengths)
     # Servers of closed loops and batches are taken to be started for so many sequences at a time.
     replicas = _count(row, "replicas", default=1)
     capped = protocol == "open" and bool(row.get("max_concurrency", "").strip())
@@ -98,7 +99,7 @@ def run_of(
         max_num_batched_tokens=unstated.max_num_batched_tokens,
         gpu_memory_fraction=unstated.gpu_memory_fraction,
         max_num_seqs=places,
-        max_model_len=length_moments(lengths).longest_tokens,
+        max_model_len=moments.longest_tokens,
         kv_cache_dtype=(
             row.get("precision_kv", "").strip()
             or unstated.kv_cache_dtype
@@ -110,7 +111,7 @@ def run_of(
     )
     # The row was run, so its plan is one that an engine can run: `assumptions` reports changes.
     plan = with_wider_share(with_whole_experts(plan, shape), shape, gpu)
-    plan = with_useful_places(plan, shape, gpu, _context_tokens(lengths))
+    plan = with_useful_places(plan, shape, gpu, moments.context_tokens)
     return PlannedRun(
         shape=shape,
         node=_machine(gpu, plan.device_count),
@@ -191,11 +192,6 @@ def _machine(gpu: Device, count: int) -> Node:
 
 
 @functools.cache
-def _context_tokens(lengths: LengthLaws) -> float:
-    return length_moments(lengths).context_tokens
-
-
-@functools.cache
 def stored_as(shape: NetworkShape, weights: str, experts: str = "") -> NetworkShape:
     """Network as the measured checkpoint stored it.
 
@@ -264,10 +260,15 @@ def prediction_columns(
 
 
 def _known(names: Mapping[str, str], given: str, kind: str) -> str:
-    word = re.sub(r"[\s_-]+", "_", given.strip().lower())
+    word = _joined(given)
     if word not in names:
         raise UnknownName(kind, given, [name for name in names if name])
     return names[word]
+
+
+@functools.lru_cache(maxsize=1024)
+def _joined(given: str) -> str:
+    return re.sub(r"[\s_-]+", "_", given.strip().lower())
 
 
 def _word(row: Mapping[str, str], name: str) -> str:

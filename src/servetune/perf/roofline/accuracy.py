@@ -120,7 +120,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 def kind_of_run(node: Node, plan: Plan, shape: NetworkShape, ran: Ran | None = None) -> Kind:
     """Kind of a plan's runs on a node."""
     stored = effective_quantization(shape.quantization, plan.quantization).name
-    sparse = any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in shape.layers)
+    sparse = _has_experts(shape)
     facts = step_law_facts((ran and ran.engine) or plan.engine)
     era = facts.era_of((ran and ran.version) or plan.engine_version or "")
     return Kind(
@@ -209,6 +209,12 @@ def _words(kind: Kind, shared: tuple[str, ...]) -> str:
     return ", ".join(words[name] for name in shared)
 
 
+@functools.lru_cache(maxsize=1024)
+def _has_experts(shape: NetworkShape) -> bool:
+    return any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in shape.layers)
+
+
+@functools.lru_cache(maxsize=1024)
 def _bits(storage: str) -> int:
     """Bits of a weight of the part with the fewest, by a storage's name."""
     widths = [quantization_named(part).bytes_per_weight for part in storage.split("+") if part]

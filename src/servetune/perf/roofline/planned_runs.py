@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import msgspec
 
-from servetune.engines import check_fits, check_parallel, engine, memory, resolved
+from servetune.engines import check_parallel, check_resolved_fits, engine, memory, resolved
 from servetune.errors import PlanError
 from servetune.hardware.device import Node
 from servetune.models.shape import NetworkShape
@@ -21,7 +22,7 @@ from servetune.plan import Plan
 from servetune.workload.lengths import Lengths
 
 #: Fields of a plan that decide what one device computes; all others decide how many steps.
-_READ_BY_OPERATIONS = (
+_READ_BY_OPERATIONS = attrgetter(
     "engine",
     "tensor_parallel",
     "data_parallel",
@@ -125,8 +126,7 @@ def predict_runs(
 def run_formulas(runs: Sequence[PlannedRun]) -> tuple[RunFormulas, list[str | None]]:
     """All runs in one array form, and the reason of each plan that does not fit."""
     work: dict[tuple[object, ...], Operations] = {}
-    moments: dict[Lengths | LengthMoments, LengthMoments] = {}
-    priced, plans, kv_tokens, misfits = [], [], [], []
+    priced, plans, moments, kv_tokens, misfits = [], [], [], [], []
     for run in runs:
         plan = resolved(run.plan, run.shape, run.node.device)
         if plan.prefill_replicas is not None:
@@ -134,12 +134,12 @@ def run_formulas(runs: Sequence[PlannedRun]) -> tuple[RunFormulas, list[str | No
                 "there is no formula for servers that only compute prompts",
                 hint="simulate them with servetune simulate",
             )
-        key = (id(run.shape), *(getattr(plan, name) for name in _READ_BY_OPERATIONS))
+        key = (id(run.shape), *_READ_BY_OPERATIONS(plan))
         if key not in work:
             work[key] = operations(plan, run.shape)
-        if run.lengths not in moments:
-            moments[run.lengths] = moments_of(run.lengths)
-        tokens, misfit = _cache(plan, run, moments[run.lengths].context_tokens)
+        means = moments_of(run.lengths)
+        tokens, misfit = _cache(plan, run, means.context_tokens)
+        moments.append(means)
         priced.append((work[key], run.node, plan))
         plans.append(plan)
         kv_tokens.append(tokens)
@@ -148,7 +148,7 @@ def run_formulas(runs: Sequence[PlannedRun]) -> tuple[RunFormulas, list[str | No
         PlanBatch(priced),
         plans,
         kv_tokens,
-        [moments[run.lengths] for run in runs],
+        moments,
         [run.concurrency for run in runs],
         [run.request_count for run in runs],
         protocols=[run.protocol for run in runs],
@@ -168,15 +168,16 @@ def _missed_steps(run: PlannedRun, plan: Plan) -> int:
 
     In closed loops `host.request_s` and clumps were fitted without such a step.
     """
+    if run.protocol != "open":
+        return 0
     behaviour = engine(plan.engine).behaviour
-    version = run.engine_version
-    return run.protocol == "open" and behaviour.composes_ahead(plan, run.node.device, version)
+    return int(behaviour.composes_ahead(plan, run.node.device, run.engine_version))
 
 
 def _cache(plan: Plan, run: PlannedRun, context_tokens: float) -> tuple[float, str | None]:
     try:
         check_parallel(plan, run.shape, run.node)
-        divided = check_fits(plan, run.shape, run.node.device)
+        divided = check_resolved_fits(plan, run.shape, run.node.device)
     except PlanError as error:
         why = f"{error.message}; {error.hint}" if error.hint else error.message
         return _cache_all_the_same(plan, run, context_tokens), why

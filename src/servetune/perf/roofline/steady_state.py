@@ -31,7 +31,10 @@ more where the cache is the limit). `benchmarks/prediction/agreement.py` compare
 from __future__ import annotations
 
 import copy
+import functools
 import math
+from collections.abc import Hashable
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -165,6 +168,13 @@ def length_moments(
         shared: Beginnings that prompts have in common, where a cache finds them again.
         block_tokens: Tokens of a block of that cache.
     """
+    return _length_moments(lengths, seed, shared, block_tokens)
+
+
+@functools.lru_cache(maxsize=1024)
+def _length_moments(
+    lengths: Lengths, seed: int, shared: SharedPrefix | None, block_tokens: int | None
+) -> LengthMoments:
     drawn_in, drawn_out = lengths.draw(_LENGTH_SAMPLES, np.random.default_rng(seed))
     inputs, outputs = drawn_in.astype(float), drawn_out.astype(float)
     steps = np.maximum(outputs - 1, 0)
@@ -221,6 +231,10 @@ class _Balance(msgspec.Struct, frozen=True):
     tau_s: float
 
 
+#: Points of one law and one set of lengths, by what of a plan's limits they depend on.
+KnownPoints: TypeAlias = dict[Hashable, OperatingPoint]
+
+
 class SteadyState:
     """The steady state of a resolved plan under a step law, as a function of concurrency.
 
@@ -237,6 +251,7 @@ class SteadyState:
         plan: Plan,
         kv_tokens: float,
         moments: LengthMoments,
+        known: KnownPoints | None = None,
     ) -> None:
         assert plan.max_num_seqs is not None
         assert plan.max_num_batched_tokens is not None
@@ -253,6 +268,7 @@ class SteadyState:
         self._computed_spread_tokens = math.hypot(
             moments.input_spread_tokens, math.sqrt(found * (1 - found)) * moments.shared_tokens
         )
+        self._known: KnownPoints = {} if known is None else known
         self._law = law
         self._budget = plan.max_num_batched_tokens
         # Each stage of a pipeline computes another batch: it serves like as many slower copies.
@@ -303,10 +319,32 @@ class SteadyState:
 
     def at(self, concurrency: int, correction: Correction = _AS_PRICED) -> OperatingPoint:
         """The steady state with `concurrency` requests in flight over all copies."""
-        if self._stages > 1:
-            users = concurrency * self._stages / self._copies
-            return self._with_law(self._law.with_batches(users))._at(concurrency, correction)
-        return self._at(concurrency, correction)
+        read = self._read(concurrency, correction)
+        point = self._known.get(read)
+        if point is None:
+            state = self
+            if self._stages > 1:
+                users = concurrency * self._stages / self._copies
+                state = self._with_law(self._law.with_batches(users))
+            point = self._known[read] = state._at(concurrency, correction)
+        return point
+
+    def _read(self, concurrency: int, correction: Correction) -> Hashable:
+        """All that a point depends on besides the law, the lengths and the number of copies.
+
+        Places beyond the users of a copy change nothing.
+        """
+        share = max(1.0, concurrency / self._copies)
+        return (
+            concurrency,
+            correction,
+            self._budget,
+            self.computed_tokens,
+            self.computed_pairs,
+            self._computed_spread_tokens,
+            min(share, self._places),
+            self.most_running if self.most_running <= share else math.inf,
+        )
 
     def _with_law(self, law: StepLaw) -> SteadyState:
         state = copy.copy(self)
@@ -319,8 +357,7 @@ class SteadyState:
         busy_copies = min(concurrency, self._copies)
         if self._decode_steps <= 0:
             return self._prefill_only(concurrency, share, busy_copies, correction)
-        running = self._running(share, first_factor)
-        balance = self._balance(running, share, first_factor)
+        running, balance = self._running(share, first_factor)
         decode_s = self._decode_steps * balance.tau_s
         e2e_s = max(
             share * decode_s / running,  # Little's law: waiting for a place is what is left
@@ -336,26 +373,28 @@ class SteadyState:
             share > self._places or running >= self.most_running,
         )
 
-    def _running(self, share: float, first_factor: float) -> float:
-        """B that solves B = C * D * tau / (ttft + D * tau), at most `most_running`.
+    def _running(self, share: float, first_factor: float) -> tuple[float, _Balance]:
+        """B that solves B = C * D * tau / (ttft + D * tau), at most `most_running`; its times.
 
         C are those who have a place, which they keep while their prompt is computed; while others
         wait for one, it is taken again at once.
         """
         high = min(share, self.most_running)
-        surplus = self._running_from(high, share, first_factor) - high
+        count, balance = self._running_from(high, share, first_factor)
+        surplus = count - high
         if surplus >= 0:
-            return high
+            return high, balance
         if self._equal:  # times do not depend on B there
-            return high + surplus
+            return high + surplus, balance
         # False position between two bounds; a bound that stays twice counts half (Illinois).
-        low, deficit, last = 0.0, self._running_from(0.0, share, first_factor), high
+        low, deficit, last = 0.0, self._running_from(0.0, share, first_factor)[0], high
         stayed = 0
         for _ in range(_ROUNDS):
             here = (low * surplus - high * deficit) / (surplus - deficit)
-            gap = self._running_from(here, share, first_factor) - here
+            count, balance = self._running_from(here, share, first_factor)
+            gap = count - here
             if abs(here - last) <= _NEAR * here:
-                return here
+                return here, balance
             last = here
             if gap >= 0:
                 low, deficit = here, gap
@@ -365,14 +404,18 @@ class SteadyState:
                 high, surplus = here, gap
                 deficit = deficit / 2 if stayed < 0 else deficit
                 stayed = -1
-        return (low + high) / 2
+        middle = (low + high) / 2
+        return middle, self._balance(middle, share, first_factor)
 
-    def _running_from(self, running: float, share: float, first_factor: float) -> float:
+    def _running_from(
+        self, running: float, share: float, first_factor: float
+    ) -> tuple[float, _Balance]:
+        """How many decode with the times of `running` decoding ones, and these times."""
         balance = self._balance(running, share, first_factor)
         decode_s = self._decode_steps * balance.tau_s
         queue_s = balance.first_s + decode_s
         alone = share * decode_s / (balance.outside_s + queue_s)
-        return min(alone, self._places * decode_s / queue_s)
+        return min(alone, self._places * decode_s / queue_s), balance
 
     def _balance(self, running: float, share: float, first_factor: float) -> _Balance:
         """Times that one request sees; alone, it never shares a step with a prompt."""

@@ -34,6 +34,17 @@ from servetune.plan.plan import Plan
 Array = NDArray[np.float64]
 
 _VALUES = attrgetter(*PATHS)
+#: Fields of a plan that its row depends on, besides its work and machine.
+_READ_BY_ROW = attrgetter(
+    "engine",
+    "data_parallel",
+    "pipeline_parallel",
+    "enforce_eager",
+    "draft_tokens",
+    "draft_method",
+    "draft_acceptance_fraction",
+    "extra",
+)
 
 
 def columns_of(coefficients: Sequence[Coefficients]) -> dict[str, Array]:
@@ -48,19 +59,20 @@ class PlanBatch:
     """The work of many plans and the machines that do it, without any coefficient."""
 
     def __init__(self, priced: Sequence[tuple[Operations, Node, Plan]]) -> None:
-        known: dict[tuple[object, ...], _Row] = {}
-        rows = []
+        known: dict[tuple[object, ...], int] = {}
+        rows: list[_Row] = []
+        chosen = []
         for ops, node, plan in priced:
-            degrees = (plan.data_parallel, plan.pipeline_parallel)
-            drafts = (plan.draft_tokens, plan.draft_method, plan.draft_acceptance_fraction)
-            key = (id(ops), id(node), degrees, plan.enforce_eager, drafts, plan.engine, plan.extra)
-            if key not in known:
-                known[key] = _Row(ops, node, plan)
-            rows.append(known[key])
-        self.matrices = _table([row.matrices for row in rows], _MATRIX)
-        self.experts = _table([row.experts for row in rows], _EXPERTS)
-        self.attentions = _table([row.attentions for row in rows], _ATTENTION)
-        self.flat = _columns(rows)
+            key = (id(ops), id(node), *_READ_BY_ROW(plan))
+            number = known.setdefault(key, len(rows))
+            if number == len(rows):
+                rows.append(_Row(ops, node, plan))
+            chosen.append(number)
+        numbers = np.array(chosen, dtype=np.intp)
+        self.matrices = _table([row.matrices for row in rows], _MATRIX, numbers)
+        self.experts = _table([row.experts for row in rows], _EXPERTS, numbers)
+        self.attentions = _table([row.attentions for row in rows], _ATTENTION, numbers)
+        self.flat = _columns(rows, numbers)
 
     def __len__(self) -> int:
         return len(self.flat["layers"])
@@ -398,21 +410,29 @@ class _Row:
         )
 
 
-def _columns(rows: Sequence[_Row]) -> dict[str, Array]:
+def _columns(rows: Sequence[_Row], numbers: NDArray[np.intp]) -> dict[str, Array]:
     values = np.array([row.flat for row in rows], dtype=float).reshape(len(rows), len(_FLAT))
-    return {name: values[:, index] for index, name in enumerate(_FLAT)}
+    return {name: values[numbers, index] for index, name in enumerate(_FLAT)}
 
 
 def _table(
-    parts: Sequence[Sequence[Sequence[float]]], names: Mapping[str, float]
+    parts: Sequence[Sequence[Sequence[float]]],
+    names: Mapping[str, float],
+    numbers: NDArray[np.intp],
 ) -> dict[str, Array]:
-    """Column name -> values of shape (R, places), unused places filled."""
+    """Column name -> values of shape (R, places), unused places filled.
+
+    Args:
+        parts: Parts of each distinct row.
+        names: Columns, with what an unused place holds.
+        numbers: Row of each plan, shape (R,).
+    """
     width = max(map(len, parts), default=0)
     empty = list(names.values())
     values = np.array(
         [[*part, *[empty] * (width - len(part))] for part in parts], dtype=float
     ).reshape(len(parts), width, len(names))
-    return {name: np.ascontiguousarray(values[:, :, i]) for i, name in enumerate(names)}
+    return {name: values[numbers, :, i] for i, name in enumerate(names)}
 
 
 def _affine(law: Collective) -> tuple[float, float]:
