@@ -35,9 +35,9 @@ _ROUNDS = 3
 #: Largest number of causes; of fewer the first are left out, as the links are last.
 MOST_CAUSES = 8
 #: Share of the doubt about a link that groups of different sizes have in common: a judgement.
-_OTHER_GROUPS = 0.3
+OTHER_GROUPS = 0.3
 #: Difference of the share of prompts that is cached over which runs stop being similar: likewise.
-_CACHED_REACH = 0.3
+CACHED_REACH = 0.3
 
 
 class RunFeatures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -104,7 +104,7 @@ class Similarity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         same_engine = _same(here, there, lambda place: place.engine)
         same_storage = _same(here, there, lambda place: (place.engine, place.storage))
         steps = (_octaves(here)[:, None] - _octaves(there)[None]) / np.array(self.reach_octaves)
-        cached = (_cached(here)[:, None] - _cached(there)[None]) / _CACHED_REACH
+        cached = (_cached(here)[:, None] - _cached(there)[None]) / CACHED_REACH
         near = np.exp(-((steps**2).sum(axis=-1) + cached**2) / 2)
         placed = np.outer([a is not None for a in here], [b is not None for b in there])
         anywhere = ~placed
@@ -140,7 +140,7 @@ def in_common(
         others: Doubts of others.
         same_group: Whether two runs are on groups of one size.
     """
-    linked = np.outer(mine[:, -1], others[:, -1]) * np.where(same_group, 1.0, _OTHER_GROUPS)
+    linked = np.outer(mine[:, -1], others[:, -1]) * np.where(same_group, 1.0, OTHER_GROUPS)
     return np.asarray(mine[:, :-1] @ others[:, :-1].T + linked)
 
 

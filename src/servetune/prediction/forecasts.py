@@ -1,0 +1,117 @@
+"""Forecasts of many runs on one machine for a search: how their errors go together.
+
+What the law's errors in two runs have in common is in `perf.roofline.similarity`; here it is
+written as factors and positions (`search.beliefs.Forecast`), so that thousands of points can be
+corrected by each measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from servetune.perf import RunFeatures
+from servetune.perf.roofline.causes import CAUSES
+from servetune.perf.roofline.similarity import CACHED_REACH, OTHER_GROUPS, similarity_of
+from servetune.search.beliefs import Forecast
+
+Array = NDArray[np.float64]
+
+#: Times whose errors the factors describe, in the order of `Quantity.weights`.
+TIMES = ("tpot", "ttft")
+#: Standard deviation of the logarithm of a measured mean by chance; what else one run differs from
+#: its neighbours by (`Similarity.accident`) is its own.
+NOISE = 0.03
+#: Distance, in units of similarity, between runs of other storage: nothing in common.
+_APART = 10.0
+
+
+class Quantity(msgspec.Struct, frozen=True, kw_only=True):
+    """A predicted quantity of all runs.
+
+    Attributes:
+        logs: Logarithm of the objective (larger is better) or of a limit's ratio, shape (N,);
+            NaN where a run is not possible.
+        weights: Slope of that logarithm by that of each time, shape (N, 2), as in `TIMES`.
+        noise_sd: Standard deviation of its measurement.
+    """
+
+    logs: Array
+    weights: Array
+    noise_sd: float = NOISE
+
+
+def forecast_of(features: Sequence[RunFeatures], quantities: Sequence[Quantity]) -> Forecast:
+    """Forecast of runs with these features.
+
+    Args:
+        features: Features of each run, all of one model on one kind of machine.
+        quantities: Objective and limits.
+    """
+    similarities = [similarity_of(time) for time in TIMES]
+    doubts = [np.array([each.tpot_doubts for each in features])]
+    doubts.append(np.array([each.ttft_doubts for each in features]))
+    kinds = [
+        ["" for _ in features],
+        [each.engine for each in features],
+        [f"{each.engine} {each.storage}" for each in features],
+    ]
+    groups = sorted({each.devices for each in features})
+    causes = [*CAUSES][:-1]
+    names = [*causes, "links", *(f"links of {group} devices" for group in groups)]
+    common = [_causes(of, features, groups) for of in doubts]
+    shared = []
+    for similarity in similarities:
+        sds = (similarity.all, similarity.engine, similarity.storage)
+        shared.append(
+            np.concatenate(
+                [sd * _one_hot(kind) for sd, kind in zip(sds, kinds, strict=True)], axis=1
+            )
+        )
+    empty = np.zeros_like(shared[0])
+    factors = np.stack(
+        [
+            np.concatenate([common[0], shared[0], empty], axis=1),
+            np.concatenate([common[1], empty, shared[1]], axis=1),
+        ]
+    )
+    return Forecast(
+        quantities=np.stack([quantity.logs for quantity in quantities]),
+        weights=np.stack([quantity.weights for quantity in quantities]),
+        factors=factors,
+        names=(*names, *("" for _ in range(factors.shape[2] - len(names)))),
+        near_sd=np.array([each.near for each in similarities]),
+        positions=np.stack([_positions(features, s.reach_octaves) for s in similarities]),
+        own_sd=np.array([max(s.accident**2 - NOISE**2, 0.0) ** 0.5 for s in similarities]),
+        noise_sd=np.array([quantity.noise_sd for quantity in quantities]),
+    )
+
+
+def _causes(doubts: Array, features: Sequence[RunFeatures], groups: Sequence[int]) -> Array:
+    """Doubts by cause, that of links divided into a common part and one by size of the group."""
+    link = doubts[:, -1:]
+    mine = np.array([[each.devices == group for group in groups] for each in features])
+    return np.concatenate(
+        [doubts[:, :-1], link * OTHER_GROUPS**0.5, link * mine * (1 - OTHER_GROUPS) ** 0.5], axis=1
+    )
+
+
+def _one_hot(kinds: Sequence[str]) -> Array:
+    distinct = sorted(set(kinds))
+    return np.array([[kind == each for each in distinct] for kind in kinds], dtype=float)
+
+
+def _positions(features: Sequence[RunFeatures], reach: Sequence[float]) -> Array:
+    """Sizes in octaves over their reach; runs of another storage are far away."""
+    sizes = np.log2(
+        [
+            (each.concurrency, each.input_tokens, each.output_tokens, float(each.devices))
+            for each in features
+        ]
+    ) / np.array(reach)
+    cached = np.array([[each.cached_fraction / CACHED_REACH] for each in features])
+    stored = _APART * _one_hot([f"{each.engine} {each.storage}" for each in features])
+    return np.concatenate([sizes, cached, stored], axis=1)

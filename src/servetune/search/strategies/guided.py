@@ -1,0 +1,328 @@
+"""Guided strategy: predictions first, corrected by each measurement, the next one worth most.
+
+Before anything is measured every point has a forecast with its doubt (`beliefs`). Points that
+cannot run, or that most probably miss a limit, are left out and counted. Each next point is the one
+that teaches most about the choice per second: the expected rise of the best point's worth once it
+is measured, over the time that the measurement takes. A point of the server that is running costs
+no start.
+
+The search is over once the pick, the best measured point that holds every limit, is within `margin`
+of the best point there is with probability `confidence`. Both are by draws from the beliefs, in
+which errors of points with common causes move together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from servetune.search.beliefs import Array, Beliefs, Factor, Forecast, normals, sampled
+from servetune.search.strategies.strategy import ALL_MEASURED, Outcome, Point, Stop
+
+Mask = NDArray[np.bool_]
+
+#: Draws of all contenders together, and of the outcome of one measurement.
+_DRAWS, _OUTCOMES = 512, 24
+#: Contenders that are drawn, and points whose measurement is weighed.
+_CONTENDERS, _WEIGHED = 160, 48
+#: Chance of holding every limit below which a point is no contender.
+_LEAST_CHANCE = 1e-3
+#: Objectives further than this below the best, in standard deviations, are no contenders'.
+_FAR = 4.0
+
+
+class Pick(msgspec.Struct, frozen=True, kw_only=True):
+    """Choice among the points after some were measured.
+
+    Attributes:
+        index: Best measured point that holds every limit; `None` where none does.
+        best: Probability that no point is better by more than the margin.
+        holds: Probability that it holds every limit, for each of them.
+        regret: Expected share of its worth by which the best point exceeds it.
+        rivals: Points that may be better by more than the margin, with the probability that they
+            are the best, likeliest first.
+        settles: Point whose measurement teaches most about the choice; `None` where none does.
+    """
+
+    index: int | None
+    best: float
+    holds: tuple[float, ...] = ()
+    regret: float
+    rivals: tuple[tuple[int, float], ...] = ()
+    settles: int | None = None
+
+
+class Guided:
+    """Search by predictions that each measurement corrects.
+
+    Args:
+        points: Points of the search.
+        forecast: Predictions of all points.
+        start_s: Seconds that the start of each point's server takes, shape (N,).
+        load_s: Seconds that each point's load takes, shape (N,).
+        seed: Seed of the draws.
+        margin: Share of its worth by which a point is better.
+        confidence: Probability that ends the search.
+
+    Attributes:
+        left_out: Number of points left out before the first measurement, by reason.
+    """
+
+    def __init__(
+        self,
+        points: Sequence[Point],
+        forecast: Forecast,
+        *,
+        start_s: Array,
+        load_s: Array,
+        seed: int = 0,
+        margin: float = 0.02,
+        confidence: float = 0.95,
+    ) -> None:
+        self._servers = [point.server for point in points]
+        self._forecast = forecast
+        self._start_s, self._load_s = start_s, load_s
+        self._seed, self._margin, self._confidence = seed, margin, confidence
+        self._measured: dict[int, Array] = {}
+        self._told: list[int] = []
+        able: Mask = np.asarray(~np.isnan(forecast.quantities).any(axis=0))
+        means, sds = Beliefs(forecast, {}).expected()
+        hopeless: Mask = able & (_chances(means, sds) < _LEAST_CHANCE)
+        self.left_out = {
+            "cannot run": int((~able).sum()),
+            "most probably miss a limit": int(hopeless.sum()),
+        }
+        self._able: Mask = able & ~hopeless if (able & ~hopeless).any() else able
+        self._answer: _Answer | None = None
+
+    @property
+    def stop(self) -> Stop | None:
+        return self._decided().stop
+
+    def ask(self) -> int | None:
+        return self._decided().next
+
+    def tell(self, index: int, outcome: Outcome) -> None:
+        self._told.append(index)
+        quantities = len(self._forecast.quantities)
+        if outcome.counts and outcome.objectives[0] > 0:
+            ratios = [max(ratio, 1e-9) for ratio in outcome.limit_ratios[: quantities - 1]]
+            self._measured[index] = np.log([outcome.objectives[0], *ratios])
+        else:
+            self._able[index] = False
+        self._answer = None
+
+    @property
+    def pick(self) -> Pick:
+        """The choice by what was measured so far, and how sure it is."""
+        return self._decided().pick
+
+    @property
+    def factors(self) -> tuple[Factor, ...]:
+        """What the measurements say of the causes of all points' times."""
+        return Beliefs(self._forecast, self._usable()).factors()
+
+    def expected(self) -> tuple[Array, Array]:
+        """Mean and standard deviation of the logarithms of all quantities, shape (Q, N)."""
+        return Beliefs(self._forecast, self._usable()).expected()
+
+    def _usable(self) -> dict[int, Array]:
+        """Measured points that were predicted, too; the others teach nothing of predictions."""
+        known: Mask = np.asarray(~np.isnan(self._forecast.quantities).any(axis=0))
+        return {index: logs for index, logs in self._measured.items() if known[index]}
+
+    def _decided(self) -> _Answer:
+        if self._answer is None:
+            self._answer = self._decide()
+        return self._answer
+
+    def _decide(self) -> _Answer:
+        usable = self._usable()
+        beliefs = Beliefs(self._forecast, usable)
+        means, sds = beliefs.expected()
+        chances = _chances(means, sds)
+        open_ = self._able.copy()
+        open_[self._told] = False
+        contenders = self._contenders(means, sds, chances, open_)
+        if not len(contenders):
+            return _Answer(Pick(index=None, best=0.0, regret=math.nan), None, ALL_MEASURED)
+        mean, covariance = beliefs.joint(contenders)
+        quantities = len(self._forecast.quantities)
+        draws = sampled(mean, covariance, _DRAWS, self._seed).reshape(_DRAWS, quantities, -1)
+        worth = _worth(draws)
+        pick = self._pick(contenders, worth, draws, means)
+        stop = self._stop(pick, open_)
+        if stop is not None:
+            return _Answer(pick, None, stop)
+        chosen = self._next(contenders, mean, covariance, open_, chances)
+        settles = msgspec.structs.replace(pick, settles=chosen)
+        if chosen is None:
+            words = "no measurement left would change the choice"
+            return _Answer(settles, None, Stop("settled", words, self._figures(pick)))
+        return _Answer(settles, chosen, None)
+
+    def _contenders(
+        self, means: Array, sds: Array, chances: Array, open_: Mask
+    ) -> NDArray[np.int_]:
+        """Points that may be the best, the measured ones among them."""
+        measured = np.array(sorted(self._usable()), dtype=int)
+        high = np.where(open_ & (chances > _LEAST_CHANCE), means[0] + 2 * sds[0], -np.inf)
+        if not np.isfinite(high).any():
+            high = np.where(open_, means[0] + 2 * sds[0], -np.inf)
+        low = means[0] - _FAR * sds[0]
+        safe = np.where(open_ & (chances > 0.5), low, -np.inf).max()
+        high = np.where(means[0] + _FAR * sds[0] < safe, -np.inf, high)
+        # Those that may be best, and those that surely hold: the pick may have to be one of these.
+        best = np.argsort(-high, kind="stable")[: _CONTENDERS // 2]
+        sure = np.argsort(-np.where(open_, means[0] + np.log(np.maximum(chances, 1e-12)), -np.inf))
+        chosen = [*best[np.isfinite(high[best])], *sure[: _CONTENDERS // 2]]
+        chosen = [index for index in chosen if open_[index]]
+        return np.array(sorted({*map(int, chosen), *map(int, measured)}), dtype=int)
+
+    def _pick(self, contenders: NDArray[np.int_], worth: Array, draws: Array, means: Array) -> Pick:
+        held = [
+            index
+            for index, logs in self._usable().items()
+            if self._able[index] and (logs[1:] <= 0).all()
+        ]
+        best = worth.max(axis=1)
+        if not held:
+            hopeless = float((best > 0).mean()) < 1 - self._confidence
+            return Pick(index=None, best=0.0, regret=math.nan if hopeless else math.inf)
+        # Measured, then corrected by all others: of two that are alike the steadier is first.
+        chosen = max(held, key=lambda index: (self._measured[index][0], means[0][index]))
+        place = int(np.flatnonzero(contenders == chosen)[0])
+        mine = np.exp(draws[:, 0, place])  # it was measured to hold; its worth is what is in doubt
+        regrets = np.maximum(best / mine - 1, 0.0)
+        within = regrets <= self._margin
+        leaders = np.bincount(worth[~within].argmax(axis=1), minlength=len(contenders))
+        rivals = sorted(
+            (
+                (int(contenders[at]), float(leaders[at] / len(worth)))
+                for at in np.flatnonzero(leaders)
+                if at != place
+            ),
+            key=lambda rival: -rival[1],
+        )
+        limits = draws[:, 1:, place] <= 0
+        return Pick(
+            index=chosen,
+            best=float(within.mean()),
+            holds=tuple(float(share) for share in limits.mean(axis=0)),
+            regret=float(regrets.mean()),
+            rivals=tuple(rivals[:8]),
+        )
+
+    def _stop(self, pick: Pick, open_: Mask) -> Stop | None:
+        if not open_.any():
+            return ALL_MEASURED
+        if pick.index is not None and pick.best >= self._confidence:
+            words = (
+                f"no other trial is better by more than {self._margin:.0%} "
+                f"with a probability of {pick.best:.0%}"
+            )
+            return Stop("settled", words, self._figures(pick))
+        if pick.index is None and math.isnan(pick.regret):
+            words = "no trial left is likely to hold every constraint"
+            return Stop("settled", words, self._figures(pick))
+        return None
+
+    def _figures(self, pick: Pick) -> Mapping[str, float]:
+        return {"regret": pick.regret, "confidence": pick.best, "margin": self._margin}
+
+    def _next(
+        self,
+        contenders: NDArray[np.int_],
+        mean: Array,
+        covariance: Array,
+        open_: Mask,
+        chances: Array,
+    ) -> int | None:
+        """Open contender whose measurement is worth most per second."""
+        count, quantities = len(contenders), len(self._forecast.quantities)
+        own_sd = np.sqrt(np.maximum(np.diag(covariance), 1e-12)).reshape(quantities, count)
+        now = mean.reshape(quantities, count)
+        running = self._servers[self._told[-1]] if self._told else None
+        anything = bool(self._told)
+        held = np.array(
+            [i in self._measured and bool((self._measured[i][1:] <= 0).all()) for i in contenders]
+        )
+        floor = float(np.exp(now[0][held]).max()) if held.any() else 0.0
+        gains = self._gains(now, own_sd, floor)
+        gains[[not open_[i] for i in contenders]] = -1.0
+        weighed = [at for at in np.argsort(-gains, kind="stable")[:_WEIGHED] if gains[at] >= 0]
+        best, best_rate = None, 0.0
+        for at in weighed:
+            taught = self._taught(int(at), now, covariance, quantities, count)
+            index = int(contenders[at])
+            starts = not (anything and self._servers[index] == running)
+            took_s = self._load_s[index] + (self._start_s[index] if starts else 0.0)
+            rate = (gains[at] + taught) / max(took_s, 1e-3)
+            if rate > best_rate:
+                best, best_rate = index, rate
+        return best
+
+    def _gains(self, now: Array, sd: Array, floor: float) -> Array:
+        """Expected gain of each contender over the best measured one that holds, shape (count,)."""
+        standard = normals(256, 1, self._seed)[:, 0]
+        values = np.exp(now[0][:, None] + sd[0][:, None] * standard)
+        gain = np.maximum(values - floor, 0.0).mean(axis=1)
+        scale = floor or float(np.exp(now[0]).max())
+        return np.asarray(gain / scale * _chances(now, sd))
+
+    def _taught(self, at: int, now: Array, covariance: Array, quantities: int, count: int) -> float:
+        """Expected rise of the best contender's expected worth by measuring one of them."""
+        mine = np.arange(quantities) * count + at
+        noise = np.diag(self._forecast.noise_sd**2)
+        among = covariance[np.ix_(mine, mine)] + noise
+        towards = covariance[:, mine]
+        weights = np.linalg.solve(among, towards.T).T
+        left = np.diag(covariance) - (weights * towards).sum(axis=1)
+        left_sd = np.sqrt(np.maximum(left, 1e-12)).reshape(quantities, count)
+        root = np.linalg.cholesky(among + 1e-12 * np.eye(quantities))
+        shifts = normals(_OUTCOMES, quantities, self._seed + 1) @ (weights @ root).T
+        sd_now = np.sqrt(np.maximum(np.diag(covariance), 1e-12)).reshape(quantities, count)
+        before = _expected_worth(now, sd_now).max()
+        after = [
+            _expected_worth(now + shift.reshape(quantities, count), left_sd).max()
+            for shift in shifts
+        ]
+        return float(max(0.0, np.mean(after) / before - 1)) if before > 0 else 0.0
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    pick: Pick
+    next: int | None
+    stop: Stop | None
+
+
+def _worth(draws: Array) -> Array:
+    """Objective where every limit holds, else zero, shape (draws, points)."""
+    holds = (draws[:, 1:] <= 0).all(axis=1)
+    return np.asarray(np.where(holds, np.exp(draws[:, 0]), 0.0))
+
+
+def _expected_worth(means: Array, sds: Array) -> Array:
+    return np.asarray(np.exp(means[0]) * _chances(means, sds))
+
+
+def _chances(means: Array, sds: Array) -> Array:
+    """Probability that every limit holds, as if limits were independent, shape (N,)."""
+    chances = np.ones(means.shape[1])
+    for mean, sd in zip(means[1:], sds[1:], strict=True):
+        chances = chances * _below(-mean / sd)
+    return np.asarray(np.where(np.isnan(chances), 0.0, chances))
+
+
+def _below(z: Array) -> Array:
+    """Normal distribution function; its error is below 1e-7 (Abramowitz and Stegun 26.2.17)."""
+    t = 1 / (1 + 0.2316419 * np.abs(z))
+    series = t * (
+        0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429)))
+    )
+    tail = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi) * series
+    return np.asarray(np.where(z >= 0, 1 - tail, tail))
