@@ -221,8 +221,9 @@ def main() -> int:
             took_s = (time.perf_counter() - started_s) / max(1, sum(counts))
             print(
                 f"| {of.name} | {len(of.points)} | {name} | {100 * np.median(regrets):.1f}% | "
-                f"{100 * np.quantile(regrets, 0.9):.1f}% | {100 * np.mean(np.array(regrets) < 0.02):.0f}%"
-                f" | {np.mean(counts):.1f}, {took_s:.2f} s each |",
+                f"{100 * np.quantile(regrets, 0.9):.1f}% | "
+                f"{100 * np.mean(np.array(regrets) < 0.02):.0f}% | {np.mean(counts):.1f}, "
+                f"{took_s:.2f} s each |",
                 flush=True,
             )
     if sure:

@@ -377,6 +377,18 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             default="as many as the strategy asks for",
         ),
     ] = None
+    regret: Annotated[
+        Fraction,
+        option(
+            "Share by which a trial must be better than the pick to count. A guided search ends "
+            "once no other is, with probability --confidence.",
+            metavar="FRACTION",
+        ),
+    ] = 0.02
+    confidence: Annotated[
+        Fraction,
+        option("Probability at which a guided search ends.", metavar="FRACTION"),
+    ] = 0.95
     order: Annotated[
         Order,
         option(
@@ -528,6 +540,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             require_idle_gpus(visible, node, groups)
         return ExecutionPolicy(
             strategy=strategy,
+            margin=self.regret,
+            confidence=self.confidence,
             max_trials=self.max_trials,
             order="random" if strategy == "random" else self.order,
             seed=self.order_seed,

@@ -13,10 +13,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from servetune.hardware import Node
 from servetune.perf import RunFeatures
-from servetune.perf.roofline.causes import CAUSES
+from servetune.perf.roofline.causes import CAUSES, doubts_of
 from servetune.perf.roofline.similarity import CACHED_REACH, OTHER_GROUPS, similarity_of
-from servetune.search.beliefs import Forecast
+from servetune.search.beliefs import Factor, Forecast
 
 Array = NDArray[np.float64]
 
@@ -27,6 +28,8 @@ TIMES = ("tpot", "ttft")
 NOISE = 0.03
 #: Distance, in units of similarity, between runs of other storage: nothing in common.
 _APART = 10.0
+#: Factor of what links of all sizes of groups have in common.
+LINKS = "links"
 
 
 class Quantity(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +64,7 @@ def forecast_of(features: Sequence[RunFeatures], quantities: Sequence[Quantity])
     ]
     groups = sorted({each.devices for each in features})
     causes = [*CAUSES][:-1]
-    names = [*causes, "links", *(f"links of {group} devices" for group in groups)]
+    names = [*causes, LINKS, *(f"links of {group} devices" for group in groups)]
     common = [_causes(of, features, groups) for of in doubts]
     shared = []
     for similarity in similarities:
@@ -86,7 +89,20 @@ def forecast_of(features: Sequence[RunFeatures], quantities: Sequence[Quantity])
         near_sd=np.array([each.near for each in similarities]),
         positions=np.stack([_positions(features, s.reach_octaves) for s in similarities]),
         own_sd=np.array([max(s.accident**2 - NOISE**2, 0.0) ** 0.5 for s in similarities]),
+        alike=_alike(features, quantities),
         noise_sd=np.array([quantity.noise_sd for quantity in quantities]),
+    )
+
+
+def _alike(features: Sequence[RunFeatures], quantities: Sequence[Quantity]) -> NDArray[np.int_]:
+    """Number of each run's kind: equal features and equal predictions are one."""
+    logs = np.stack([quantity.logs for quantity in quantities], axis=1)
+    kinds: dict[tuple[object, ...], int] = {}
+    return np.array(
+        [
+            kinds.setdefault((each, *(round(float(log), 9) for log in of)), len(kinds))
+            for each, of in zip(features, logs, strict=True)
+        ]
     )
 
 
@@ -115,3 +131,75 @@ def _positions(features: Sequence[RunFeatures], reach: Sequence[float]) -> Array
     cached = np.array([[each.cached_fraction / CACHED_REACH] for each in features])
     stored = _APART * _one_hot([f"{each.engine} {each.storage}" for each in features])
     return np.concatenate([sizes, cached, stored], axis=1)
+
+
+class CauseFound(msgspec.Struct, frozen=True, kw_only=True):
+    """What measurements say of a cause of all runs' times on a machine.
+
+    Attributes:
+        name: Cause: `memory`, `links of 4 devices`.
+        factor: Its time over the predicted one.
+        low_factor: Lower end of the 90% interval of `factor`.
+        high_factor: Upper end.
+    """
+
+    name: str
+    factor: float
+    low_factor: float
+    high_factor: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} {self.factor:.2f} times as long as predicted "
+            f"({self.low_factor:.2f} to {self.high_factor:.2f})"
+        )
+
+
+#: Causes as reports name them.
+_WORDS = {
+    "compute": "computing",
+    "memory": "reading memory",
+    "kernels": "kernels' fixed times",
+    "host": "the engine's work on the host",
+    "stream": "the HTTP front end",
+    "request": "a request's own work",
+    "cold": "the first requests' wait",
+}
+#: Share of a cause's doubt that must be gone, and logarithm of its factor, to be worth a line.
+_LEARNED, _WORTH_SAYING = 0.3, 0.05
+_NINETY = 1.645
+
+
+def causes_found(factors: Sequence[Factor], node: Node) -> tuple[CauseFound, ...]:
+    """Causes of which measurements say more than was known, the largest correction first.
+
+    Args:
+        factors: What a search's beliefs say of the factors of `forecast_of`.
+        node: Machine.
+    """
+    sds = dict(zip(CAUSES, doubts_of(node), strict=True))
+    logs: dict[str, tuple[float, float, float]] = {}
+    common = next((each for each in factors if each.name == LINKS), None)
+    for each in factors:
+        if each.name in sds:
+            sd = float(sds[each.name])
+            logs[_WORDS[each.name]] = each.mean * sd, each.sd * sd, sd
+        elif each.name != LINKS and common is not None:
+            sd = float(sds["link"])
+            shared, own = OTHER_GROUPS**0.5 * sd, (1 - OTHER_GROUPS) ** 0.5 * sd
+            mean = shared * common.mean + own * each.mean
+            logs[each.name] = mean, float(np.hypot(shared * common.sd, own * each.sd)), sd
+    found = [
+        (abs(mean), name, mean, left)
+        for name, (mean, left, before) in logs.items()
+        if left < (1 - _LEARNED) * before and abs(mean) > _WORTH_SAYING
+    ]
+    return tuple(
+        CauseFound(
+            name=name,
+            factor=float(np.exp(mean)),
+            low_factor=float(np.exp(mean - _NINETY * left)),
+            high_factor=float(np.exp(mean + _NINETY * left)),
+        )
+        for _, name, mean, left in sorted(found, reverse=True)
+    )

@@ -51,6 +51,8 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
         positions: Place of each point, in units over which it stops being similar, shape
             (T, N, D).
         own_sd: Standard deviation of what no other point shares, shape (T,).
+        alike: Number of each point's kind, shape (N,): points of one kind are predicted to do the
+            very same, such as under limits that none of them reaches, and share `own`, too.
         noise_sd: Standard deviation of a measurement, shape (Q,).
     """
 
@@ -61,6 +63,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     near_sd: Array
     positions: Array
     own_sd: Array
+    alike: NDArray[np.int_]
     noise_sd: Array
 
 
@@ -172,7 +175,7 @@ class Beliefs:
         """Covariance of errors before any measurement, shape (pairs, others)."""
         forecast = self._forecast
         found = self._loadings(of, at) @ self._loadings(others_of, others_at).T
-        same = at[:, None] == others_at[None]
+        same = forecast.alike[at][:, None] == forecast.alike[others_at][None]
         for time, positions in enumerate(forecast.positions):
             here, there = (
                 forecast.weights[of, at, time],

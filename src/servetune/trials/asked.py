@@ -8,13 +8,15 @@ from collections.abc import Sequence
 import msgspec
 
 from servetune.search.strategies import Outcome, Point, Strategy, StrategyName, strategy
+from servetune.search.strategies.guided import Guided
 from servetune.search.strategies.listed import Listed
-from servetune.store import TrialRecord
+from servetune.store import Results, TrialRecord
 from servetune.trials.budget import Budget
+from servetune.trials.doubt import PickDoubt, pick_doubt
+from servetune.trials.guided import guided_search
 from servetune.trials.order import is_put_off, ordered
 from servetune.trials.outcomes import SEARCHED, outcome_of
 from servetune.trials.policy import ExecutionPolicy
-from servetune.trials.promising import Promising
 from servetune.trials.trial import StudyContext, Trial
 
 
@@ -29,6 +31,7 @@ class SearchSummary(msgspec.Struct, frozen=True, kw_only=True):
         unable_count: Trials of them that cannot run on the machine.
         stopped: Reason why no further trial was run, as a clause.
         figures: Numbers that the strategy stopped with, by name.
+        doubt: Doubt about the pick; `None` where nothing is predicted.
     """
 
     strategy: StrategyName
@@ -38,8 +41,12 @@ class SearchSummary(msgspec.Struct, frozen=True, kw_only=True):
     unable_count: int = 0
     stopped: str = ""
     figures: dict[str, float] = {}
+    doubt: PickDoubt | None = None
 
     def __str__(self) -> str:
+        return "\n".join([self._ran(), *(self.doubt.lines() if self.doubt else ())])
+
+    def _ran(self) -> str:
         unable = f", {self.unable_count} cannot run here" if self.unable_count else ""
         seed = "" if self.strategy in WITHOUT_CHANCE else f" (seed {self.seed})"
         return (
@@ -50,6 +57,10 @@ class SearchSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 #: Strategies whose seed changes nothing.
 WITHOUT_CHANCE: tuple[StrategyName, ...] = ("grid", "guided")
+
+
+#: Simulated trials among which the doubt about the best is judged: those of highest objective.
+_MOST_DOUBTED = 2000
 
 
 class AskedTrials:
@@ -88,17 +99,26 @@ class AskedTrials:
         self._strategy = self._made()
         self._budget = policy.budget or Budget()
         self._ended: set[str] = set()
+        self._results: dict[str, tuple[Outcome, Results]] = {}
         self._stopped, self._put_off = "", ""
         self._lock = threading.RLock()
 
     def _made(self) -> Strategy:
         policy = self._policy
-        if policy.strategy == "guided":
-            return Promising(self._trials, self._study)
         points = [
             Point(_settings(trial), number)
             for trial, number in zip(self._trials, self._numbers, strict=True)
         ]
+        if policy.strategy == "guided":
+            return guided_search(
+                points,
+                self._trials,
+                self._study,
+                SEARCHED[0],
+                seed=policy.seed,
+                margin=policy.margin,
+                confidence=policy.confidence,
+            )
         return strategy(policy.strategy, points, seed=policy.seed, objective_count=len(SEARCHED))
 
     @property
@@ -136,7 +156,34 @@ class AskedTrials:
             unable_count=self._unable_count,
             stopped=words or (stop.words if stop else self._limit_reached()),
             figures=dict(stop.figures) if stop else {},
+            doubt=self._doubt(),
         )
+
+    def _doubt(self) -> PickDoubt | None:
+        """Doubt about a guided search's pick, or about the best of simulated trials."""
+        search, policy = self._strategy, self._policy
+        if isinstance(search, Guided):
+            return pick_doubt(search, self._trials, self._study, margin=policy.margin)
+        if not self._study.simulated or self._study.shape is None or not self._results:
+            return None
+        keys = sorted(self._results, key=lambda key: -self._results[key][0].objectives[0])
+        best = [key for key in keys if self._results[key][0].holds][:1]
+        if not best:
+            return None
+        trials = [self._trials[self._indexes[key]] for key in keys[:_MOST_DOUBTED]]
+        if best[0] not in {trial.key for trial in trials}:
+            trials.append(self._trials[self._indexes[best[0]]])
+        found = guided_search(
+            [Point(_settings(trial), trial.plan) for trial in trials],
+            trials,
+            self._study,
+            SEARCHED[0],
+            margin=policy.margin,
+            confidence=policy.confidence,
+            results=[self._results[trial.key][1] for trial in trials],
+        )
+        chosen = next(index for index, trial in enumerate(trials) if trial.key == best[0])
+        return pick_doubt(found, trials, self._study, margin=policy.margin, chosen=chosen)
 
     def next(self) -> tuple[int, Trial] | None:
         """Number of the server configuration and trial to run now; `None` at the end.
@@ -178,7 +225,10 @@ class AskedTrials:
                 return
             if not is_put_off(record):
                 self._ended.add(record.key)
-                self._strategy.tell(index, outcome_of(record, self._study.constraints))
+                outcome = outcome_of(record, self._study.constraints)
+                if outcome.counts and self._study.simulated:
+                    self._results[record.key] = outcome, record.results
+                self._strategy.tell(index, outcome)
                 return
             assert record.failure is not None
             self._put_off = record.failure.reason

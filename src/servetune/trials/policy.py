@@ -15,6 +15,8 @@ class ExecutionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         strategy: Name of the search strategy.
+        margin: Share of its worth by which a trial is better than another, for a guided search.
+        confidence: Probability that the pick is within the margin at which such a search ends.
         max_trials: Trials to run, those of earlier calls among them; `None` for no limit.
         order: Order of a grid's trials; see `order.ordered`.
         seed: Seed of a random order, or of the strategy.
@@ -27,6 +29,8 @@ class ExecutionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     strategy: StrategyName = "grid"
+    margin: float = 0.02
+    confidence: float = 0.95
     max_trials: int | None = None
     order: Order = "grid"
     seed: int = 0

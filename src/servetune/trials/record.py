@@ -74,7 +74,7 @@ def record_of(trial: Trial, study: StudyContext, outcome: Outcome) -> TrialRecor
             server_args=trial.server_args,
             server_cmd_args=outcome.server_cmd_args,
         ),
-        results=_trial_results(trial, study, outcome.results),
+        results=trial_results(trial, study, outcome.results),
         cmd=outcome.cmd,
         constraints=[constraint.to_json() for constraint in study.constraints],
         metadata=_trial_metadata(trial, study),
@@ -185,7 +185,8 @@ def _requested(workload: Workload) -> RequestedLengths:
     return RequestedLengths(output_tokens=workload.requested_lengths(), exact=workload.ignore_eos)
 
 
-def _trial_results(trial: Trial, study: StudyContext, results: Results) -> Results:
+def trial_results(trial: Trial, study: StudyContext, results: Results) -> Results:
+    """Results with what the load, the plan and the price add; empty where there are none."""
     if not results:
         return Results()
     workload, args = trial.workload, trial.client_args

@@ -14,7 +14,7 @@ which errors of points with common causes move together.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -35,17 +35,20 @@ _LEAST_CHANCE = 1e-3
 _FAR = 4.0
 
 
-class Pick(msgspec.Struct, frozen=True, kw_only=True):
-    """Choice among the points after some were measured.
+class Doubt(msgspec.Struct, frozen=True, kw_only=True):
+    """Doubt about a choice among the points, by what was predicted and measured.
 
     Attributes:
-        index: Best measured point that holds every limit; `None` where none does.
-        best: Probability that no point is better by more than the margin.
-        holds: Probability that it holds every limit, for each of them.
-        regret: Expected share of its worth by which the best point exceeds it.
-        rivals: Points that may be better by more than the margin, with the probability that they
-            are the best, likeliest first.
-        settles: Point whose measurement teaches most about the choice; `None` where none does.
+        index: Chosen point; `None` where none is.
+        best: Probability that it holds every limit and no point that does is better by more than
+            the margin. A point that was measured to hold is taken to.
+        holds: Probability that it holds each limit.
+        regret: Expected share of its worth by which the best point exceeds it; infinite without a
+            choice, NaN where no point is likely to hold every limit.
+        rivals: Points that may be better by more than the margin, with the probability of each to
+            be the best then, likeliest first.
+        settles: Point whose measurement teaches most about the choice per second; `None` where none
+            does.
     """
 
     index: int | None
@@ -117,9 +120,13 @@ class Guided:
         self._answer = None
 
     @property
-    def pick(self) -> Pick:
-        """The choice by what was measured so far, and how sure it is."""
+    def pick(self) -> Doubt:
+        """The best measured point that holds every limit, and how sure it is."""
         return self._decided().pick
+
+    def doubt_about(self, index: int) -> Doubt:
+        """Doubt about a choice of one's own, such as the best of predictions alone."""
+        return self._decide(index).pick
 
     @property
     def factors(self) -> tuple[Factor, ...]:
@@ -140,36 +147,41 @@ class Guided:
             self._answer = self._decide()
         return self._answer
 
-    def _decide(self) -> _Answer:
-        usable = self._usable()
-        beliefs = Beliefs(self._forecast, usable)
+    def _decide(self, chosen: int | None = None) -> _Answer:
+        beliefs = Beliefs(self._forecast, self._usable())
         means, sds = beliefs.expected()
         chances = _chances(means, sds)
         open_ = self._able.copy()
         open_[self._told] = False
-        contenders = self._contenders(means, sds, chances, open_)
+        chosen = self._best_measured(means) if chosen is None else chosen
+        contenders = self._contenders(means, sds, chances, open_, chosen)
         if not len(contenders):
-            return _Answer(Pick(index=None, best=0.0, regret=math.nan), None, ALL_MEASURED)
+            return _Answer(Doubt(index=None, best=0.0, regret=math.nan), None, ALL_MEASURED)
         mean, covariance = beliefs.joint(contenders)
         quantities = len(self._forecast.quantities)
         draws = sampled(mean, covariance, _DRAWS, self._seed).reshape(_DRAWS, quantities, -1)
-        worth = _worth(draws)
-        pick = self._pick(contenders, worth, draws, means)
-        stop = self._stop(pick, open_)
-        if stop is not None:
-            return _Answer(pick, None, stop)
-        chosen = self._next(contenders, mean, covariance, open_, chances)
-        settles = msgspec.structs.replace(pick, settles=chosen)
-        if chosen is None:
-            words = "no measurement left would change the choice"
-            return _Answer(settles, None, Stop("settled", words, self._figures(pick)))
-        return _Answer(settles, chosen, None)
+        doubt = self._doubt(chosen, contenders, draws)
+        following = self._next(contenders, mean, covariance, open_)
+        doubt = msgspec.structs.replace(doubt, settles=following)
+        stop = self._stop(doubt, open_, following)
+        return _Answer(doubt, None if stop else following, stop)
+
+    def _best_measured(self, means: Array) -> int | None:
+        """Best measured point that holds every limit; of equal ones the likelier."""
+        held = [
+            index
+            for index, logs in self._usable().items()
+            if self._able[index] and (logs[1:] <= 0).all()
+        ]
+        if not held:
+            return None
+        return max(held, key=lambda index: (self._measured[index][0], means[0][index]))
 
     def _contenders(
-        self, means: Array, sds: Array, chances: Array, open_: Mask
+        self, means: Array, sds: Array, chances: Array, open_: Mask, chosen: int | None
     ) -> NDArray[np.int_]:
-        """Points that may be the best, the measured ones among them."""
-        measured = np.array(sorted(self._usable()), dtype=int)
+        """Points that may be the best, the measured and the chosen ones among them."""
+        always = {*self._usable(), *(() if chosen is None else (chosen,))}
         high = np.where(open_ & (chances > _LEAST_CHANCE), means[0] + 2 * sds[0], -np.inf)
         if not np.isfinite(high).any():
             high = np.where(open_, means[0] + 2 * sds[0], -np.inf)
@@ -179,60 +191,56 @@ class Guided:
         # Those that may be best, and those that surely hold: the pick may have to be one of these.
         best = np.argsort(-high, kind="stable")[: _CONTENDERS // 2]
         sure = np.argsort(-np.where(open_, means[0] + np.log(np.maximum(chances, 1e-12)), -np.inf))
-        chosen = [*best[np.isfinite(high[best])], *sure[: _CONTENDERS // 2]]
-        chosen = [index for index in chosen if open_[index]]
-        return np.array(sorted({*map(int, chosen), *map(int, measured)}), dtype=int)
+        found = [*best[np.isfinite(high[best])], *sure[: _CONTENDERS // 2]]
+        kinds = self._forecast.alike  # of points that are predicted to do the same one is enough
+        known = {int(kinds[index]) for index in always}
+        first: dict[int, int] = {}
+        for index in found:
+            if open_[index] and int(kinds[index]) not in known:
+                first.setdefault(int(kinds[index]), int(index))
+        return np.array(sorted({*first.values(), *always}), dtype=int)
 
-    def _pick(self, contenders: NDArray[np.int_], worth: Array, draws: Array, means: Array) -> Pick:
-        held = [
-            index
-            for index, logs in self._usable().items()
-            if self._able[index] and (logs[1:] <= 0).all()
-        ]
+    def _doubt(self, chosen: int | None, contenders: NDArray[np.int_], draws: Array) -> Doubt:
+        worth = _worth(draws)
         best = worth.max(axis=1)
-        if not held:
+        if chosen is None:
             hopeless = float((best > 0).mean()) < 1 - self._confidence
-            return Pick(index=None, best=0.0, regret=math.nan if hopeless else math.inf)
-        # Measured, then corrected by all others: of two that are alike the steadier is first.
-        chosen = max(held, key=lambda index: (self._measured[index][0], means[0][index]))
+            return Doubt(index=None, best=0.0, regret=math.nan if hopeless else math.inf)
         place = int(np.flatnonzero(contenders == chosen)[0])
-        mine = np.exp(draws[:, 0, place])  # it was measured to hold; its worth is what is in doubt
-        regrets = np.maximum(best / mine - 1, 0.0)
-        within = regrets <= self._margin
+        # What was measured to hold its limits holds them; its worth is what is in doubt.
+        mine = np.exp(draws[:, 0, place]) if chosen in self._measured else worth[:, place]
+        within = best <= mine * (1 + self._margin)
         leaders = np.bincount(worth[~within].argmax(axis=1), minlength=len(contenders))
-        rivals = sorted(
-            (
-                (int(contenders[at]), float(leaders[at] / len(worth)))
-                for at in np.flatnonzero(leaders)
-                if at != place
-            ),
-            key=lambda rival: -rival[1],
-        )
-        limits = draws[:, 1:, place] <= 0
-        return Pick(
+        rivals = [
+            (int(contenders[at]), float(leaders[at] / len(worth)))
+            for at in np.argsort(-leaders, kind="stable")[:8]
+            if leaders[at] and at != place
+        ]
+        holding = np.maximum(mine, np.exp(draws[:, 0, place]))
+        return Doubt(
             index=chosen,
-            best=float(within.mean()),
-            holds=tuple(float(share) for share in limits.mean(axis=0)),
-            regret=float(regrets.mean()),
-            rivals=tuple(rivals[:8]),
+            best=float((within & (mine > 0)).mean()),
+            holds=tuple(float(share) for share in (draws[:, 1:, place] <= 0).mean(axis=0)),
+            regret=float(np.maximum(best / holding - 1, 0.0).mean()),
+            rivals=tuple(rivals),
         )
 
-    def _stop(self, pick: Pick, open_: Mask) -> Stop | None:
+    def _stop(self, doubt: Doubt, open_: Mask, following: int | None) -> Stop | None:
+        figures = {"regret": doubt.regret, "confidence": doubt.best, "margin": self._margin}
         if not open_.any():
             return ALL_MEASURED
-        if pick.index is not None and pick.best >= self._confidence:
+        if doubt.index is not None and doubt.best >= self._confidence:
             words = (
                 f"no other trial is better by more than {self._margin:.0%} "
-                f"with a probability of {pick.best:.0%}"
+                f"with a probability of {min(doubt.best, 0.99):.0%}"
             )
-            return Stop("settled", words, self._figures(pick))
-        if pick.index is None and math.isnan(pick.regret):
+            return Stop("settled", words, figures)
+        if doubt.index is None and math.isnan(doubt.regret):
             words = "no trial left is likely to hold every constraint"
-            return Stop("settled", words, self._figures(pick))
+            return Stop("settled", words, {})
+        if following is None:
+            return Stop("settled", "no measurement left would change the choice", figures)
         return None
-
-    def _figures(self, pick: Pick) -> Mapping[str, float]:
-        return {"regret": pick.regret, "confidence": pick.best, "margin": self._margin}
 
     def _next(
         self,
@@ -240,7 +248,6 @@ class Guided:
         mean: Array,
         covariance: Array,
         open_: Mask,
-        chances: Array,
     ) -> int | None:
         """Open contender whose measurement is worth most per second."""
         count, quantities = len(contenders), len(self._forecast.quantities)
@@ -287,15 +294,13 @@ class Guided:
         shifts = normals(_OUTCOMES, quantities, self._seed + 1) @ (weights @ root).T
         sd_now = np.sqrt(np.maximum(np.diag(covariance), 1e-12)).reshape(quantities, count)
         before = _expected_worth(now, sd_now).max()
-        after = [
-            _expected_worth(now + shift.reshape(quantities, count), left_sd).max()
-            for shift in shifts
-        ]
-        return float(max(0.0, np.mean(after) / before - 1)) if before > 0 else 0.0
+        moved = now[:, None] + shifts.reshape(_OUTCOMES, quantities, count).swapaxes(0, 1)
+        after = _expected_worth(moved, left_sd[:, None]).max(axis=1).mean()
+        return float(max(0.0, after / before - 1)) if before > 0 else 0.0
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    pick: Pick
+    pick: Doubt
     next: int | None
     stop: Stop | None
 
@@ -311,8 +316,8 @@ def _expected_worth(means: Array, sds: Array) -> Array:
 
 
 def _chances(means: Array, sds: Array) -> Array:
-    """Probability that every limit holds, as if limits were independent, shape (N,)."""
-    chances = np.ones(means.shape[1])
+    """Probability that every limit holds, as if limits were independent, shape (..., N)."""
+    chances = np.ones(means.shape[1:])
     for mean, sd in zip(means[1:], sds[1:], strict=True):
         chances = chances * _below(-mean / sd)
     return np.asarray(np.where(np.isnan(chances), 0.0, chances))

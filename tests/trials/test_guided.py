@@ -8,10 +8,11 @@ from servetune.hardware import node
 from servetune.metrics import parse_constraints
 from servetune.models import load_shape
 from servetune.search import Space, parse_settings
+from servetune.search.strategies import Point
 from servetune.testing.strategy_contract import StrategyContract
 from servetune.trials import StudyContext, trials_of
-from servetune.trials.outcomes import outcome_of
-from servetune.trials.promising import Promising
+from servetune.trials.guided import guided_search
+from servetune.trials.outcomes import SEARCHED, outcome_of
 from servetune.trials.simulated import simulate_trial
 
 MODEL = "Qwen/Qwen3-4B"
@@ -40,6 +41,11 @@ def grid(run: StudyContext):
     return [trial for group in trials_of(space, run) for trial in group]
 
 
+def searched(trials, run, *, seed=0):
+    points = [Point({**trial.server_args, **trial.client_args}, trial.plan) for trial in trials]
+    return guided_search(points, trials, run, SEARCHED[0], seed=seed, margin=0.02, confidence=0.95)
+
+
 def record(trial, run, *, slower: float = 1.0):
     """What a machine gives that is slower than the predicted one by a factor."""
     told = simulate_trial(trial, run, cmd="", server_cmd_args=[])
@@ -63,7 +69,7 @@ def best(records, run):
 def test_the_first_asked_is_the_fastest_where_nothing_is_near_its_limit():
     run = run_with("itl:mean<=10s")
     trials = grid(run)
-    first = Promising(trials, run).ask()
+    first = searched(trials, run).ask()
     assert first is not None
     assert best([record(trial, run) for trial in trials], run).key == trials[first].key
 
@@ -71,13 +77,13 @@ def test_the_first_asked_is_the_fastest_where_nothing_is_near_its_limit():
 def test_what_was_measured_moves_what_is_asked_next():
     run = run_with("itl:mean<=60ms")
     trials = grid(run)
-    promising = Promising(trials, run)
+    search = searched(trials, run)
     truth = [record(trial, run, slower=1.6) for trial in trials]
     asked = []
-    for _ in range(3):
-        asked.append(promising.ask())
-        promising.tell(asked[-1], outcome_of(truth[asked[-1]], run.constraints))
-    assert len(set(asked)) == 3
+    while (index := search.ask()) is not None:
+        asked.append(index)
+        search.tell(index, outcome_of(truth[index], run.constraints))
+    assert len(set(asked)) == len(asked) <= 4
     found, wanted = best([truth[index] for index in asked], run), best(truth, run)
     assert found.results["output_throughput"] >= 0.95 * wanted.results["output_throughput"]
 
@@ -85,13 +91,14 @@ def test_what_was_measured_moves_what_is_asked_next():
 def test_without_a_machine_nothing_is_promised():
     run = run_with("itl:mean<=60ms")
     with pytest.raises(InputError, match="nothing can be predicted"):
-        Promising(grid(run), msgspec.structs.replace(run, node=None))
+        searched(grid(run), msgspec.structs.replace(run, node=None))
 
 
-class TestPromising(StrategyContract):
+class TestGuided(StrategyContract):
     """The contract of every strategy, kept on trials with the settings of its points."""
 
     stops_early = True
+    resumed_after = (2, 5)
 
     def make(self, points, *, seed=0):
         run = run_with("itl:mean<=60ms")
@@ -101,7 +108,7 @@ class TestPromising(StrategyContract):
             for group in trials_of(space_of(point), run)
             for trial in group
         ]
-        return Promising(trials, run)
+        return searched(trials, run)
 
 
 def space_of(point):
