@@ -387,7 +387,10 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0.02
     confidence: Annotated[
         Fraction,
-        option("Probability at which a guided search ends.", metavar="FRACTION"),
+        option(
+            "Chance with which the pick is that good, at which a guided search ends.",
+            metavar="FRACTION",
+        ),
     ] = 0.95
     order: Annotated[
         Order,

@@ -138,7 +138,7 @@ class CauseFound(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Cause: `memory`, `links of 4 devices`.
-        factor: Its time over the predicted one.
+        factor: Ratio of its time to the predicted one.
         low_factor: Lower end of the 90% interval of `factor`.
         high_factor: Upper end.
     """

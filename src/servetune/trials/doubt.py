@@ -21,7 +21,7 @@ class Rival(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         key: Key of the trial.
-        label: Its settings that differ in the study.
+        label: Settings of it that differ in the study.
         best: Probability that it is the best and better than the pick by more than the margin.
     """
 
@@ -35,7 +35,7 @@ class PickDoubt(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         key: Key of the pick; `None` where no trial holds every constraint.
-        label: Its settings that differ in the study.
+        label: Settings of it that differ in the study.
         simulated: Whether the pick rests on predictions alone.
         margin: Share by which another trial must be better to count.
         best: Probability that the pick holds every constraint and none is better by more.
@@ -44,7 +44,7 @@ class PickDoubt(msgspec.Struct, frozen=True, kw_only=True):
         rivals: Trials that may be better, the likeliest first.
         settles: Settings of the trial whose measurement would teach most about the choice.
         left_out: Number of trials left out before the first measurement, by reason.
-        causes: What the measurements say of the machine.
+        causes: Findings of the measurements on the machine.
     """
 
     key: str | None
