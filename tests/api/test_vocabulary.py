@@ -29,6 +29,7 @@ OTHER_TYPES = {
 
 #: Fields with another default in some verbs, and why.
 OTHER_DEFAULTS = {
+    "confidence": "a limit of an estimate need hold less surely than a measured search ends",
     "concurrency": "bench must send something, tune sends as llm-optimizer does, calibrate plans",
     "container": "see OTHER_TYPES",
     "dataset": "simulate and estimate say that their data set is random, bench draws lengths",

@@ -166,7 +166,7 @@ class AskedTrials:
             return pick_doubt(search, self._trials, self._study, margin=policy.margin)
         if not self._study.simulated or self._study.shape is None or not self._results:
             return None
-        keys = sorted(self._results, key=lambda key: -self._results[key][0].objectives[0])
+        keys = sorted(self._results, key=lambda key: (-self._results[key][0].objectives[0], key))
         best = [key for key in keys if self._results[key][0].holds][:1]
         if not best:
             return None
