@@ -1,13 +1,13 @@
 """Does the plan that a prediction picks hold its limit, and what does it give away?
 
-    python benchmarks/prediction/choosing.py [--data DIR] [--similarity]
+    python benchmarks/prediction/choosing.py [--data DIR]
 
 A pool is what was measured of one model on one GPU under one engine with one pair of lengths:
 plans and concurrencies to choose from. Each is asked for the highest output rate with a TPOT of
 at most 15, 30 and 50 ms; predictions come from a fit that has not seen the (model, GPU). Needs
 scipy. After the policies comes a frontier: the best that any one factor on all predictions could
-do, had it been known, and with smaller errors. `--similarity` prints the scatter that
-`search.forecasts` rests on instead.
+do, had it been known, and with smaller errors. `benchmarks/search/surfaces.py` has choices after
+measurements.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ from cross_validate import (  # noqa: E402
 )
 from fit_step_law import Problem  # noqa: E402
 from measured import SILICON, Measured, read  # noqa: E402
-
-from servetune.search import Forecast, Forecasts  # noqa: E402
 
 #: Draws of random anchors that a policy's figures are means of.
 SEEDS = 5
@@ -108,14 +106,10 @@ class Pools:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
-    parser.add_argument("--similarity", action="store_true")
     given = parser.parse_args()
     rows, _ = read(given.data, [SILICON])
     problem = Problem(rows)
     held_out = predictions(problem, FOLDS["(model, GPU)"])
-    if given.similarity:
-        print_likeness(Pools(problem, held_out, per_gpu=True))
-        return 0
     for per_gpu in (True, False):
         pools = Pools(problem, held_out, per_gpu=per_gpu)
         print_questions(pools)
@@ -164,8 +158,6 @@ def print_policies(pools: Pools, held_out: Predicted) -> None:
         nested, levels = chosen_by_others(pools, by_level)
         said = ", ".join(f"{level:g} {times} times" for level, times in sorted(levels.items()))
         tell(f"{name} chosen on the other (model, GPU) ({said})", pools, nested)
-    for count in (1, 2, 3, 4):
-        tell(f"measured: the {count} that promised most", pools, measured(pools, count))
 
 
 def predicted(pools: Pools, confidence: float) -> Answers:
@@ -301,42 +293,6 @@ def _better(problem: Problem, predicted: Predicted, share: float) -> Predicted:
     )
 
 
-def measured(pools: Pools, count: int, confidence: float = 0.8) -> Answers:
-    """What `search.Forecasts` chooses after `count` measurements that it asked for."""
-    rate = pools.rate_of(pools.ttft_ms, pools.tpot_ms)
-    truth = pools.problem.tpot_ms
-    picks: list[int | None] = []
-    told = 0
-    for question in pools.questions:
-        beliefs = Forecasts([_forecast(pools, rate, i, question.limit_ms) for i in question.rows])
-        for _ in range(count):
-            asked = beliefs.ask()
-            if asked is None:
-                break
-            row = question.rows[asked]
-            beliefs.tell(
-                asked,
-                objective=float(pools.rate[row]),
-                limit_ratio=float(truth[row] / question.limit_ms),
-            )
-            told += 1
-        chosen = beliefs.choice(confidence)
-        picks.append(None if chosen is None else int(question.rows[chosen]))
-    return Answers(picks, told=told)
-
-
-def _forecast(pools: Pools, rate: np.ndarray, number: int, limit_ms: float) -> Forecast:
-    row = pools.rows[number]
-    plan = row.plan
-    return Forecast(
-        objective=float(rate[number]),
-        limit_ratio=float(pools.tpot_ms[number] / limit_ms),
-        storage=(row.engine, row.precision),
-        layout=(plan.tensor_parallel, plan.data_parallel, plan.expert_parallel),
-        concurrency=row.concurrency,
-    )
-
-
 def tell(name: str, pools: Pools, *answers: Answers) -> None:
     """One line of the table; several answers (seeds) are averaged."""
     cells = np.mean([_cells(pools, each) for each in answers], axis=0)
@@ -378,32 +334,6 @@ def _cells(pools: Pools, answers: Answers, of: np.ndarray | None = None) -> Sequ
         float(np.mean(shares)),
         sum(shares) / answerable,
     )
-
-
-def print_likeness(pools: Pools) -> None:
-    """Scatter of log(measured / predicted TPOT) between two runs of a pool, robustly."""
-    logs = residuals(pools.problem, (pools.ttft_ms, pools.tpot_ms))["tpot"]
-    apart = collections.defaultdict(list)
-    for pool in pools.pools:
-        for place, one in enumerate(pool):
-            for other in pool[:place]:
-                doublings = abs(
-                    np.log2(pools.rows[one].concurrency / pools.rows[other].concurrency)
-                )
-                kind = _likeness(pools.rows[one], pools.rows[other])
-                apart[kind, min(4, round(doublings))].append(logs[one] - logs[other])
-    print("| alike in | doublings apart | pairs | scatter |\n|---|--:|--:|--:|")
-    for (kind, doublings), gaps in sorted(apart.items()):
-        scatter = 1.4826 * np.median(np.abs(gaps)) / np.sqrt(2)
-        print(f"| {kind} | {doublings} | {len(gaps)} | {scatter:.3f} |")
-
-
-def _likeness(one: Measured, other: Measured) -> str:
-    if one.precision != other.precision:
-        return "nothing"
-    fields = ("tensor_parallel", "data_parallel", "expert_parallel")
-    alike = all(getattr(one.plan, name) == getattr(other.plan, name) for name in fields)
-    return "layout" if alike else "storage"
 
 
 if __name__ == "__main__":

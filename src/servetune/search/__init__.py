@@ -1,7 +1,6 @@
 """Search spaces of settings, and the choice among tried configurations."""
 
 from servetune.search.conditions import Combination, Condition, Value
-from servetune.search.forecasts import Forecast, Forecasts
 from servetune.search.grammar import parse_combination, parse_settings, setting_text
 from servetune.search.recommend import (
     OBJECTIVES,
@@ -22,8 +21,6 @@ __all__ = [
     "Candidate",
     "Combination",
     "Condition",
-    "Forecast",
-    "Forecasts",
     "Recommendation",
     "Space",
     "Value",
