@@ -37,7 +37,7 @@ def test_a_rate_is_found_to_the_resolution_and_has_few_digits():
 
 def test_a_good_start_saves_runs():
     _, from_least = found(Bracket(), lambda load: load / 200)
-    _, from_guess = found(Bracket(start=190), lambda load: load / 200)
+    _, from_guess = found(Bracket(start=190, first_growth=1.3), lambda load: load / 200)
     assert len(from_guess) < 0.6 * len(from_least)
 
 

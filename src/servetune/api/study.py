@@ -30,8 +30,12 @@ from servetune.store import Artifacts, Journal, TrialRecord, latest
 from servetune.trials import (
     AskedTrials,
     ExecutionPolicy,
+    FoundLoad,
+    LargestLoads,
+    LoadKnob,
     SearchSummary,
     Trial,
+    TrialSearch,
     commands_of,
     problems_of,
     run_asked_trials,
@@ -53,12 +57,14 @@ class PlannedServer(msgspec.Struct, frozen=True, kw_only=True):
         server_args: Server settings, in the engine's words.
         loads: Client arguments of each trial.
         problems: Reasons for which trials of it cannot run; empty where all can.
+        finds: Client argument whose largest value is to be found; empty where all trials run.
     """
 
     command: str
     server_args: JsonObject
     loads: tuple[JsonObject, ...]
     problems: tuple[str, ...] = ()
+    finds: str = ""
 
 
 class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +79,7 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
         planned: Servers of a dry run; empty otherwise.
         job: Text of the job that was asked for instead of a run; empty otherwise.
         search: Strategy, number of trials and reason of the end; `None` where nothing ran.
+        loads: Largest load of each server configuration, where one was to be found.
     """
 
     trials: Trials
@@ -83,6 +90,7 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
     planned: tuple[PlannedServer, ...] = ()
     job: str = ""
     search: SearchSummary | None = None
+    loads: tuple[FoundLoad, ...] = ()
 
     @property
     def status(self) -> int:
@@ -118,11 +126,13 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
             return self.job.rstrip("\n")
         if self.planned:
             return "\n".join(self._plan_lines())
-        return f"{self.pick()}\n{self.search}" if self.search else str(self.pick())
+        return "\n".join(map(str, (self.pick(), *self.loads, *filter(None, [self.search]))))
 
     def _plan_lines(self) -> Iterator[str]:
+        finds = self.planned[0].finds
+        unit = f"searches for the largest {finds}" if finds else "trials"
         for number, server in enumerate(self.planned, start=1):
-            yield f"# server {number} of {len(self.planned)}, {len(server.loads)} trials"
+            yield f"# server {number} of {len(self.planned)}, {len(server.loads)} {unit}"
             yield server.command
             for load in server.loads:
                 text = ";".join(f"{name}={value}" for name, value in load.items())
@@ -130,7 +140,7 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
             yield from (f"#   cannot run: {problem}" for problem in server.problems)
         trials = sum(len(server.loads) for server in self.planned)
         yield (
-            f"# {trials} trials on {len(self.planned)} server configurations; nothing was "
+            f"# {trials} {unit} on {len(self.planned)} server configurations; nothing was "
             f"{'simulated' if self.simulated else 'started'}"
         )
 
@@ -197,8 +207,7 @@ def tune(
     if study.clusters.cluster is not None:
         require_capacity(setup.groups, setup.context, setup.launch, study.clusters.cluster)
     policy = execution_policy(setup)
-    unable = unable_keys(setup.groups, setup.context)
-    asked = AskedTrials(setup.groups, unable, setup.context, policy)
+    asked = _search(setup, policy)
     with Journal(setup.artifacts.journal, resume=study.files.resume) as journal:
         try:
             interrupted = run_study(setup, policy, asked, journal, on_progress)
@@ -211,7 +220,16 @@ def tune(
         trials=msgspec.structs.replace(nothing, records=records, source=setup.artifacts.journal),
         interrupted=interrupted,
         search=asked.summary(interrupted=interrupted),
+        loads=asked.found() if isinstance(asked, LargestLoads) else (),
     )
+
+
+def _search(setup: StudySetup, policy: ExecutionPolicy) -> TrialSearch:
+    """Search among the trials, or for the largest load of each server configuration."""
+    if setup.knob is not None:
+        return LargestLoads(setup.groups, setup.knob, setup.context, policy)
+    unable = unable_keys(setup.groups, setup.context)
+    return AskedTrials(setup.groups, unable, setup.context, policy)
 
 
 def _write(setup: StudySetup, journal: Journal) -> tuple[TrialRecord, ...]:
@@ -229,9 +247,15 @@ def _planned(setup: StudySetup) -> Iterator[PlannedServer]:
         yield PlannedServer(
             command=redacted_text(command),
             server_args=redacted(group[0].server_args),
-            loads=tuple(redacted(trial.client_args) for trial in group),
+            loads=tuple(redacted(_load_of(trial, setup.knob)) for trial in group),
             problems=problems_of(group, setup.context),
+            finds=setup.knob.name if setup.knob else "",
         )
+
+
+def _load_of(trial: Trial, knob: LoadKnob | None) -> JsonObject:
+    """Client arguments of a trial, with the bounds of a load that is to be found."""
+    return {**trial.client_args, **({knob.name: knob.range_text} if knob else {})}
 
 
 def _job_text(setup: StudySetup) -> str:
@@ -312,7 +336,7 @@ OnProgress = Callable[[TrialDone], None]
 def run_study(
     setup: StudySetup,
     policy: ExecutionPolicy,
-    asked: AskedTrials,
+    asked: TrialSearch,
     journal: Journal,
     on_progress: OnProgress | None,
 ) -> bool:
@@ -337,10 +361,10 @@ def run_study(
     _require_time_for_a_trial(policy, finished, asked)
     once = request_of(Study, study, {"resume": False, "retry_failed": False})
     write_repeating(once, setup.artifacts.configuration)
-    count = _ProgressCount(setup, journal, on_progress, asked.expected_count)
-    done = {record.key for record in finished}
-    if done:
-        progress(f"{len(count.keys & done)} of {count.total} trials are in the journal already")
+    count = _ProgressCount(setup, asked, journal, on_progress)
+    done = {record.key for record in finished if asked.has(record)}
+    if finished:
+        progress(f"{len(done)} of {count.total} trials are in the journal already")
     try:
         with _sigterm_as_interrupt():
             _run(setup, done, policy, asked, count.ended)
@@ -391,17 +415,17 @@ class _ProgressCount:
     def __init__(
         self,
         setup: StudySetup,
+        asked: TrialSearch,
         journal: Journal,
         on_progress: OnProgress | None,
-        expected_count: int,
     ) -> None:
-        self._journal, self._on_progress = journal, on_progress
+        self._asked, self._journal, self._on_progress = asked, journal, on_progress
         self._limits = setup.context.constraints
-        self.keys = {trial.key for group in setup.groups for trial in group}
-        self._done = {record.key for record in journal.records} & self.keys
+        self._done = {record.key for record in journal.records if asked.has(record)}
         self._before, self._started_s = len(self._done), time.monotonic()
         self._swept = _swept_names([trial for group in setup.groups for trial in group])
-        self.total = max(expected_count, len(self._done))
+        if setup.knob is not None:
+            self._swept |= {setup.knob.name, "seed"}
         self._best = self._better(*latest(journal.records))
 
     @property
@@ -409,9 +433,15 @@ class _ProgressCount:
         """Number of the study's trials that the journal has."""
         return len(self._done)
 
+    @property
+    def total(self) -> int:
+        """Number of the study's trials, as far as it is known."""
+        return max(self._asked.expected_count, self.done)
+
     def ended(self, record: TrialRecord) -> None:
         self._journal.append(record)
-        self._done.update({record.key} & self.keys)
+        if self._asked.has(record):
+            self._done.add(record.key)
         self._best = self._better(*([self._best] if self._best else ()), record)
         event = TrialDone(
             record=record,
@@ -454,7 +484,7 @@ class _ProgressCount:
 
 
 def _require_time_for_a_trial(
-    policy: ExecutionPolicy, finished: Sequence[TrialRecord], asked: AskedTrials
+    policy: ExecutionPolicy, finished: Sequence[TrialRecord], asked: TrialSearch
 ) -> None:
     """Refuse less time than one trial needs, as far as that is known before anything starts.
 
@@ -484,7 +514,7 @@ def _run(
     setup: StudySetup,
     done: Collection[str],
     policy: ExecutionPolicy,
-    asked: AskedTrials,
+    asked: TrialSearch,
     ended: Callable[[TrialRecord], None],
 ) -> None:
     address = setup.request.clusters.cluster
@@ -502,6 +532,8 @@ def _run(
             policy=policy,
         )
         return
+
+    assert isinstance(asked, AskedTrials), "a search for a load runs one trial after the other"
 
     def told(record: TrialRecord) -> None:
         ended(record)

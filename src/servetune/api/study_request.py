@@ -52,6 +52,7 @@ from servetune.trials import (
     Budget,
     ExecutionPolicy,
     Launch,
+    LoadKnob,
     Trial,
     default_ready_timeout_s,
     parse_duration_s,
@@ -388,10 +389,21 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     confidence: Annotated[
         Fraction,
         option(
-            "Chance with which the pick is that good, at which a guided search ends.",
+            "Chance with which the pick is that good, at which a guided search ends; with --find, "
+            "that the largest load is right.",
             metavar="FRACTION",
         ),
     ] = 0.95
+    find: Annotated[
+        str | None,
+        option(
+            "Load setting, max_concurrency or request_rate, whose largest value within the "
+            "constraints is found for each server configuration: few loads are run, and those "
+            "near the limit again.",
+            metavar="NAME[=LEAST..MOST]",
+            default="each load that is given is run",
+        ),
+    ] = None
     order: Annotated[
         Order,
         option(
@@ -453,6 +465,31 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         option("NUMA node whose cores and memory servers use (numactl).", metavar="NUMBER"),
     ] = None
 
+    def knob(self) -> LoadKnob | None:
+        """Load setting to find; `None` without one.
+
+        Raises:
+            InputError: It cannot be read, or another option of the schedule contradicts it.
+        """
+        if self.find is None:
+            return None
+        for name, given in {
+            f"--parallel {self.parallel}": self.parallel.strip() != "1",
+            "--order interleaved": self.order == "interleaved",
+            "--strategy guided": self.strategy == "guided",
+        }.items():
+            if given:
+                raise InputError(
+                    f"--find runs the loads of one server after the other, and {name} does not",
+                    hint="leave one of them out",
+                )
+        if not 0.5 <= self.confidence < 1:
+            raise InputError(
+                f"no number of runs makes a load {self.confidence:.0%} sure",
+                hint="give a --confidence from 0.5 to 0.99",
+            )
+        return LoadKnob.parse(self.find)
+
     @property
     def budget_s(self) -> float | None:
         """Seconds that the call may take."""
@@ -494,6 +531,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
                 hint="limit the time, with --budget",
             )
         self._require_list("--cluster runs many at once")
+        if self.find is not None:
+            raise InputError(
+                "--find runs one load after the other, and --cluster many trials at once",
+                hint="leave one of them out",
+            )
         if job:
             raise InputError(
                 "--job uses one machine, and --cluster joins others",
@@ -572,7 +614,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             "--max-cost": self.max_cost_usd,
         }
         given = [name for name, limit in limits.items() if limit is not None]
-        if self.strategy is not None or self.order != "grid" or not given:
+        listed = self.order != "grid" or self.find is not None
+        if self.strategy is not None or listed or not given:
             if self.strategy not in {None, "grid"} and self.order != "grid":
                 raise InputError(
                     f"--order {self.order} is for a grid, and strategy {self.strategy} has an "

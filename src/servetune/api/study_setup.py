@@ -25,12 +25,14 @@ from servetune.search import Axis, Space, parse_combination, parse_settings
 from servetune.store import Artifacts, TrialRecord
 from servetune.trials import (
     Launch,
+    LoadKnob,
     StudyContext,
     Trial,
     require_launch,
     require_one_that_fits,
     require_server,
     trials_of,
+    worsened_by_load,
 )
 from servetune.workload import CLIENT_ARGS, client_arg_of, load_options, same_client_args
 from servetune.workload.headers import header_of
@@ -53,6 +55,7 @@ class StudySetup(msgspec.Struct, frozen=True, kw_only=True):
         launch: Start of servers: program, environment, address, timeouts.
         artifacts: Files that it writes.
         compared: Records shown beside its own.
+        knob: Load setting whose largest value is to be found; groups have its least value then.
     """
 
     request: Study
@@ -62,6 +65,7 @@ class StudySetup(msgspec.Struct, frozen=True, kw_only=True):
     launch: Launch
     artifacts: Artifacts
     compared: tuple[TrialRecord, ...]
+    knob: LoadKnob | None = None
 
     @property
     def node(self) -> Node:
@@ -78,12 +82,18 @@ def study_setup(study: Study) -> StudySetup:
     """
     simulated = study.engine in simulated_studies()
     swept = engine(simulated_studies().get(study.engine, study.engine))
+    knob = study.schedule.knob()
     space = _space(study, swept)
     if study.files.retry_failed and not study.files.resume:
         raise InputError("--retry-failed needs --resume")
     limits = parse_constraints(study.limits.constraints or "")
     request_limits = parse_constraints(study.slo)
     _require_goodput_limits(limits, request_limits)
+    if knob is not None and not worsened_by_load(limits):
+        raise InputError(
+            "--find needs a constraint that holds up to some load",
+            hint='limit a latency from above, such as --constraints "ttft:p99<=2s"',
+        )
     in_cluster = study.clusters.cluster is not None
     study.servers.require_fit(swept, simulated=simulated, cluster=in_cluster)
     environment, _ = study.servers.environment()
@@ -131,19 +141,25 @@ def study_setup(study: Study) -> StudySetup:
         launch=launch,
         artifacts=artifacts,
         compared=compared,
+        knob=knob,
     )
 
 
 def _space(study: Study, swept: Engine) -> Space:
-    """Server and client settings, each fixed or swept."""
+    """Server and client settings, each fixed or swept; a load to find has its least value."""
     client_args = [*study.client_args, *_needed_client_args(swept, study.client_args)]
     client = parse_settings(
         ";".join(client_args), types=CLIENT_ARGS, known=CLIENT_ARGS, kind="client argument"
     )
+    loads = tuple(_load_axes(study, {name for axis in client for name in axis.names}))
+    knob = study.schedule.knob()
+    if knob is not None:
+        knob.require_alone({name for axis in (*client, *loads) for name in axis.names})
+        loads = (*loads, Axis(names=(knob.name,), rows=((knob.lowest,),)))
     types = swept.argument_types()
     space = Space(
         server=parse_settings(";".join(study.server_args), types=types),
-        client=(*client, *_load_axes(study, {name for axis in client for name in axis.names})),
+        client=(*client, *loads),
         forbidden=tuple(
             parse_combination(text, types={**CLIENT_ARGS, **types}) for text in study.forbid
         ),

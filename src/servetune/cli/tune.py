@@ -28,5 +28,7 @@ def tune(request: api.Study) -> int:
             found.trials.constraints,
             compared=found.compared,
         )
+        for load in found.loads:
+            print(load)
         print(found.search)
     return found.status

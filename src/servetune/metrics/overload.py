@@ -49,6 +49,8 @@ FIRST = 20
 FILLING = 2.0
 #: Smallest growth that counts, as a share of the arrivals.
 LEAST_FRACTION = 0.03
+#: Verdict on a run that ended before its ramp-up did.
+STILL_FILLING = "the system was still filling up"
 
 
 class Saturation(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,8 +133,7 @@ def saturation_of(
     ends_s = np.sort(end_s)
     from_s = _filled_s(due_s, end_s)
     if until_s - due_s[0] < 2 * (from_s - due_s[0]):
-        words = "the system was still filling up"
-        return Saturation(saturated=False, words=words, requests=checked)
+        return Saturation(saturated=False, words=STILL_FILLING, requests=checked)
     arrived = _count(due_s, from_s, until_s)
     served = _count(ends_s, from_s, until_s)
     length_s = until_s - from_s

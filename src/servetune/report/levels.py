@@ -14,6 +14,7 @@ from servetune.report.quantities import quantity_value, shown
 from servetune.report.ranking import check_constraints
 from servetune.report.tables import simulated_notice
 from servetune.search import exceeds_error_tolerance
+from servetune.search.knee import LoadLevel, knees
 from servetune.store.schema import TrialRecord
 from servetune.units import format_rate
 
@@ -132,6 +133,9 @@ def _conclusions(
     if best is not None and len(records) > 1:
         at_end = " (the largest that was tried)" if best is _most(records) else ""
         yield f"knee: {level_of(best)[1]}, the most throughput per latency{at_end}"
+        others = [each for each in knees(_load_levels(records)) if each.load is not None]
+        if others:
+            yield f"knees {', '.join(each.text('{:,.3g}'.format) for each in others)}"
     if constraints:
         held = largest(records, constraints)
         labels = "; ".join(limit.label for limit in constraints)
@@ -140,6 +144,15 @@ def _conclusions(
         else:
             at_end = ", and more was not tried" if held is _most(records) else ""
             yield f"largest within {labels}: {level_of(held)[1]}{at_end}"
+
+
+def _load_levels(records: Sequence[TrialRecord]) -> list[LoadLevel]:
+    return [
+        LoadLevel(load=level_of(record)[0], throughput=rate, latency=latency_ms)
+        for record in _whole(records)
+        if (rate := quantity_value(record.results, "request_throughput"))
+        and (latency_ms := quantity_value(record.results, "e2e_latency"))
+    ]
 
 
 def _most(records: Sequence[TrialRecord]) -> TrialRecord:

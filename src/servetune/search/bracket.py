@@ -34,8 +34,8 @@ RESOLUTION = 0.05
 CONFIDENCE = 0.9
 #: Runs of one load, after which it stays undecided.
 MOST_RUNS = 3
-#: Factor from one load to the next until one fails; after a start that is a good guess, the first.
-GROWTH, FIRST_GROWTH = 2.0, 1.3
+#: Factor from one load to the next until one fails, and the first one after a good guess.
+GROWTH, GUESS_GROWTH = 2.0, 1.3
 #: Smallest margin: a limit of which nothing is used up.
 _LEAST_MARGIN = 1e-6
 
@@ -70,7 +70,9 @@ class Bracket:
         least: Smallest load that is tried.
         most: Largest load that is tried; `None` for no bound.
         whole: Whether loads are whole numbers, such as users.
-        start: Load to begin with, such as a predicted largest load; `None` for the least.
+        start: Load to begin with; `None` for the least.
+        first_growth: Factor to the second load, such as `GUESS_GROWTH` where `start` is a predicted
+            largest load.
         resolution: Relative gap between held and failing load at which the search ends;
             neighbouring whole numbers end it, too.
         confidence: Probability with which the answer is to be right.
@@ -94,6 +96,7 @@ class Bracket:
         most: float | None = None,
         whole: bool = True,
         start: float | None = None,
+        first_growth: float = GROWTH,
         resolution: float = RESOLUTION,
         confidence: float = CONFIDENCE,
         most_runs: int = MOST_RUNS,
@@ -109,7 +112,7 @@ class Bracket:
         self._whole, self._resolution = whole, resolution
         self._digits = 1 + max(1, math.ceil(-math.log10(resolution)))
         self._error, self._most_runs = 1 - confidence, most_runs
-        self._first_growth = GROWTH if start is None else FIRST_GROWTH
+        self._first_growth = first_growth
         self._start = self._rounded(least if start is None else start)
         self._runs: dict[float, list[tuple[float, float]]] = {}
 

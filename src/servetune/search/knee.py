@@ -20,7 +20,7 @@ maximum of curvature on the normalised curve.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
@@ -66,6 +66,15 @@ class Knee(msgspec.Struct, frozen=True, kw_only=True):
     load: float | None = None
     latency: float | None = None
     reason: str = ""
+
+    def text(self, shown: Callable[[float], str]) -> str:
+        """Definition and load in words: `by half latency 31 users`.
+
+        Args:
+            shown: Gives a load with its unit.
+        """
+        name = f"by {self.name.replace('_', ' ')}"
+        return f"{name} none ({self.reason})" if self.load is None else f"{name} {shown(self.load)}"
 
 
 def knees(levels: Sequence[LoadLevel]) -> tuple[Knee, ...]:

@@ -1,9 +1,12 @@
 """One point of a search from start to record: simulated or measured."""
 
-from servetune.trials.asked import AskedTrials, SearchSummary
+from servetune.trials.asked import AskedTrials, SearchSummary, TrialSearch
 from servetune.trials.benched import Bench, Benched, bench
 from servetune.trials.budget import Budget, parse_duration_s
+from servetune.trials.found_load import FoundLoad, LoadKnob
+from servetune.trials.largest_load import LargestLoads
 from servetune.trials.launch import Launch, default_ready_timeout_s
+from servetune.trials.margins import worsened_by_load
 from servetune.trials.policy import ExecutionPolicy
 from servetune.trials.preflight import require_idle_gpus, require_launch, require_server
 from servetune.trials.simulated import simulated_again, simulated_with_requests
@@ -24,10 +27,14 @@ __all__ = [
     "Benched",
     "Budget",
     "ExecutionPolicy",
+    "FoundLoad",
+    "LargestLoads",
     "Launch",
+    "LoadKnob",
     "SearchSummary",
     "StudyContext",
     "Trial",
+    "TrialSearch",
     "bench",
     "commands_of",
     "default_ready_timeout_s",
@@ -44,4 +51,5 @@ __all__ = [
     "trials_of",
     "unable_keys",
     "with_fields",
+    "worsened_by_load",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -63,6 +64,54 @@ WITHOUT_CHANCE: tuple[StrategyName, ...] = ("grid", "guided")
 _MOST_DOUBTED = 2000
 
 
+class TrialSearch(Protocol):
+    """Search that asks for trials one after another and is told their records."""
+
+    @property
+    def runs_all(self) -> bool:
+        """Whether every trial is to run, now or when the study is resumed."""
+        ...
+
+    @property
+    def unable(self) -> tuple[Trial, ...]:
+        """Trials that cannot run on the machine and have no record."""
+        ...
+
+    @property
+    def waiting(self) -> tuple[Trial, ...]:
+        """Trials that have not ended, at least one of each server configuration."""
+        ...
+
+    @property
+    def expected_count(self) -> int:
+        """Records that there will be at the end, if the search does not stop before."""
+        ...
+
+    def has(self, record: TrialRecord) -> bool:
+        """Whether a record is of a trial of this search."""
+        ...
+
+    def next(self) -> tuple[int, Trial] | None:
+        """Number of the server configuration and trial to run now; `None` at the end."""
+        ...
+
+    def next_on(self, number: int) -> Trial | None:
+        """Trial to run now, if it is one of this server configuration."""
+        ...
+
+    def of_server(self, number: int) -> tuple[Trial, ...]:
+        """Trials that may be asked for on the server of a configuration."""
+        ...
+
+    def tell(self, record: TrialRecord) -> None:
+        """Take the record of a trial that ended, in this call or an earlier one."""
+        ...
+
+    def summary(self, *, interrupted: bool = False) -> SearchSummary:
+        """What the search has done so far."""
+        ...
+
+
 class AskedTrials:
     """Trials of a study, one after another as its strategy asks for them.
 
@@ -95,6 +144,7 @@ class AskedTrials:
         self._numbers = [number + 1 for number, _ in placed]
         self._trials = [trial for _, trial in placed]
         self._unable = {t.key: t for group in groups for t in group if t.key in unable}
+        self._unable_keys = unable
         self._indexes = {trial.key: index for index, trial in enumerate(self._trials)}
         self._strategy = self._made()
         self._budget = policy.budget or Budget()
@@ -215,6 +265,10 @@ class AskedTrials:
         left = [key for key in keys if key not in self._ended]
         most = self.expected_count - len(self._ended)
         return tuple(self._trials[self._indexes[key]] for key in left[: max(0, most)])
+
+    def has(self, record: TrialRecord) -> bool:
+        """Whether a record is of a trial of this study."""
+        return record.key in self._indexes or record.key in self._unable_keys
 
     def tell(self, record: TrialRecord) -> None:
         """Take the record of a trial that ended, in this call or an earlier one."""

@@ -16,7 +16,8 @@ class ExecutionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         strategy: Name of the search strategy.
         margin: Share of its worth by which a trial is better than another, for a guided search.
-        confidence: Probability that the pick is within the margin at which such a search ends.
+        confidence: Probability that the pick is within the margin at which such a search ends, or
+            that a largest load is right.
         max_trials: Trials to run, those of earlier calls among them; `None` for no limit.
         order: Order of a grid's trials; see `order.ordered`.
         seed: Seed of a random order, or of the strategy.

@@ -16,7 +16,14 @@ from servetune.engines import DEFAULT_ENGINE
 from servetune.hardware import Node, cost_per_million_tokens_usd, instances
 from servetune.json_value import JsonObject
 from servetune.loadgen import LoadResult, invocation_account, verdict_of
-from servetune.metrics import Constraint, RequestedLengths, compat_results, saturation, summarize
+from servetune.metrics import (
+    Constraint,
+    Record,
+    RequestedLengths,
+    compat_results,
+    saturation,
+    summarize,
+)
 from servetune.metrics.precision import PrecisionTarget
 from servetune.perf.sim import SimulatedRun
 from servetune.store import (
@@ -178,6 +185,11 @@ def load_results(
     results["instrument"] = msgspec.to_builtins(loaded.instrument)
     results["server"] = msgspec.to_builtins(loaded.server) if loaded.server else None
     results["not_sent"] = loaded.not_due_count
+    verdict = saturation_note(trial.workload, loaded.records)
+    if verdict is not None:
+        results["saturation"] = verdict
+    if trial.workload.until is not None:
+        results["until"] = _until(PrecisionTarget.parse(trial.workload.until), loaded)
     return Results(results)
 
 
@@ -247,7 +259,7 @@ def _bench_results(bench: Bench, loaded: LoadResult, speed: float | None) -> Res
     if bench.until is not None:
         results["until"] = _until(bench.until, loaded)
     results["aborted_reason"] = loaded.aborted_reason
-    results["saturation"] = _saturation(workload, loaded)
+    results["saturation"] = saturation_note(workload, loaded.records)
     results["instrument"] = {
         **msgspec.json.decode(msgspec.json.encode(loaded.instrument)),  # as it will be read
         "stamp_error_s": loaded.instrument.stamp_error_s,
@@ -294,11 +306,11 @@ def _until(until: PrecisionTarget, loaded: LoadResult) -> JsonObject:
     }
 
 
-def _saturation(workload: Workload, loaded: LoadResult) -> JsonObject | None:
+def saturation_note(workload: Workload, records: Sequence[Record]) -> JsonObject | None:
     """Verdict on an open loop; a closed one has as many requests in flight as it has users."""
-    if workload.closed_loop or not loaded.records:
+    if workload.closed_loop or not records:
         return None
-    verdict = saturation(loaded.records, constant_rate(workload))
+    verdict = saturation(records, constant_rate(workload))
     return {"saturated": verdict.saturated, "words": verdict.words}
 
 

@@ -23,7 +23,13 @@ from servetune.plan import Plan
 from servetune.store import Failure, Results, TrialRecord, trial_key
 from servetune.trials.failures import no_answer, not_accepted
 from servetune.trials.launch import DEFAULT_PORT
-from servetune.trials.record import Outcome, percentiles_of, record_of, simulation_results
+from servetune.trials.record import (
+    Outcome,
+    percentiles_of,
+    record_of,
+    saturation_note,
+    simulation_results,
+)
 from servetune.trials.trial import REPLICAS, StudyContext, Trial
 from servetune.workload import CLIENT_ARGS, Workload, workload_from_client_args
 
@@ -110,6 +116,9 @@ def simulation_of(
     )
     server = {**(results.server or {}), "scheduler": describe_scheduler(trial.plan)}
     results = results.with_fields(server=server)
+    verdict = saturation_note(workload, simulation.records)
+    if verdict is not None:
+        results = results.with_fields(saturation=verdict)
     return results, simulation
 
 

@@ -23,7 +23,7 @@ from servetune.errors import EngineError, PlanError
 from servetune.servers.machine import machine_here
 from servetune.servers.weights import model_folder, warm_up
 from servetune.store import Failure, TrialRecord
-from servetune.trials.asked import AskedTrials
+from servetune.trials.asked import TrialSearch
 from servetune.trials.budget import Budget
 from servetune.trials.launch import (
     DEFAULT_PORT,
@@ -102,7 +102,7 @@ def run_trials(
 
 
 def run_asked_trials(
-    asked: AskedTrials,
+    asked: TrialSearch,
     study: StudyContext,
     launch: Launch,
     *,
@@ -162,7 +162,7 @@ class _Servers:
         logs: Path,
         ended: Ended,
         say: Say,
-        asked: AskedTrials | None = None,
+        asked: TrialSearch | None = None,
     ) -> None:
         lock = threading.RLock()
         self.events = TrialEvents(ended=_locked(ended, lock), say=_locked(say, lock))

@@ -103,36 +103,53 @@ def trials_of(space: Space, study: StudyContext) -> Iterator[list[Trial]]:
         InputError: A client argument has no meaning, or its data set or trace cannot be read.
         PlanError: A server argument has no meaning.
     """
-    node = study.node.label if study.node else ""
     workloads: dict[tuple[tuple[str, type, Value], ...], Workload] = {}
 
-    def workload_of(client_args: dict[str, Value]) -> Workload:
+    def workload(client_args: dict[str, Value]) -> Workload:
         """The load of these arguments, read once: it may be a file."""
         marked = tuple((name, type(value), value) for name, value in client_args.items())
         if marked not in workloads:
-            read = workload_from_client_args(client_args, model=study.model)
-            workloads[marked] = _as_sampled(read, client_args, study.model)
+            workloads[marked] = workload_of(client_args, study)
         return workloads[marked]
 
     for server_args in space.servers():
         plan = plan_from_settings(study.engine, study.model, server_args)
         yield [
-            Trial(
-                key=trial_key(
-                    model=study.model,
-                    engine=study.engine,
-                    server_args=server_args,
-                    client_args=client_args,
-                    node=node,
-                    simulated=study.simulated,
-                ),
-                server_args=server_args,
-                client_args=client_args,
-                plan=plan,
-                workload=workload_of(client_args),
-            )
-            for client_args in space.clients(server_args)
+            trial_of(study, server_args, args, plan=plan, workload=workload(args))
+            for args in space.clients(server_args)
         ]
+
+
+def trial_of(
+    study: StudyContext,
+    server_args: JsonObject,
+    client_args: JsonObject,
+    *,
+    plan: Plan,
+    workload: Workload,
+) -> Trial:
+    """Trial of settings whose plan and workload are known."""
+    key = trial_key(
+        model=study.model,
+        engine=study.engine,
+        server_args=server_args,
+        client_args=client_args,
+        node=study.node.label if study.node else "",
+        simulated=study.simulated,
+    )
+    return Trial(
+        key=key, server_args=server_args, client_args=client_args, plan=plan, workload=workload
+    )
+
+
+def workload_of(client_args: JsonObject, study: StudyContext) -> Workload:
+    """Workload that client arguments mean for the study's model.
+
+    Raises:
+        InputError: An argument has no meaning, or its data set or trace cannot be read.
+    """
+    workload = workload_from_client_args(client_args, model=study.model)
+    return _as_sampled(workload, client_args, study.model)
 
 
 def _as_sampled(workload: Workload, client_args: JsonObject, model: str) -> Workload:
@@ -166,19 +183,12 @@ def with_fields(
         del given[REPLICAS]
     if not given:
         return trial
-    server_args = {**trial.server_args, **given}
-    return msgspec.structs.replace(
-        trial,
-        key=trial_key(
-            model=study.model,
-            engine=study.engine,
-            server_args=server_args,
-            client_args=trial.client_args,
-            node=study.node.label if study.node else "",
-            simulated=study.simulated,
-        ),
-        server_args=server_args,
+    return trial_of(
+        study,
+        {**trial.server_args, **given},
+        trial.client_args,
         plan=msgspec.structs.replace(trial.plan, **given),
+        workload=trial.workload,
     )
 
 
