@@ -79,3 +79,53 @@ def test_a_grid_of_too_many_trials_may_be_cut_to_size_by_what_is_forbidden():
     cut = ["seed>1", "block_size!=16", "max_num_seqs>2"]
     setup = study_setup(msgspec.structs.replace(study, forbid=tuple(cut)))
     assert sum(len(group) for group in setup.groups) == 4
+
+
+AUTO = {
+    "engine": "simulated",
+    "gpu": "L4",
+    "num_gpus": 4,
+    "space": "auto",
+    "concurrency": 8,
+    "client_args": "num_prompts=10;random_input_len=64;random_output_len=8",
+}
+CUT = (
+    *("speculative_config!=None", "enable_prefix_caching=false", "max_num_batched_tokens<8192"),
+    *("max_num_seqs!=256", "kv_cache_dtype=fp8", "pipeline_parallel_size>1"),
+)
+
+
+def test_a_study_runs_on_the_space_that_it_chose_less_what_is_forbidden(tmp_path):
+    found = st.tune(MODEL, **AUTO, forbid=CUT, output_json=str(tmp_path / "q.json"))
+    ran = {
+        tuple(
+            trial.config.server_args[name]
+            for name in ("tensor_parallel_size", "data_parallel_size", "quantization")
+        )
+        for trial in found.trials
+    }
+    layouts = ((1, 4), (2, 2), (4, 1))
+    assert ran == {(*layout, weights) for layout in layouts for weights in (None, "fp8")}
+    assert len(found.trials) == 6
+    repeated = checked(st.Study, read_config(found.artifacts.configuration, st.Study))
+    assert repeated.space == "auto"
+
+
+def test_plans_that_cannot_fit_are_left_out_and_counted(caplog):
+    found = st.tune(
+        "Qwen/Qwen3-30B-A3B",
+        **{**AUTO, "gpu": "H100", "num_gpus": 2},
+        server_args="gpu_memory_utilization=0.4;max_model_len=4096",
+        forbid=["speculative_config!=None", "max_num_seqs!=256"],
+        dry_run=True,
+    )
+    assert found.planned
+    assert not any(server.problems for server in found.planned)
+    [counted] = [text for text in caplog.messages if "do not fit" in text]
+    left_out, whole = (int(word) for word in counted.split() if word.isdigit())
+    assert whole - left_out == len(found.planned)
+
+
+def test_drafts_of_a_simulation_are_said_to_be_assumed(caplog):
+    st.tune(MODEL, **AUTO, dry_run=True)
+    assert any("drafts are simulated as if 60% were right" in text for text in caplog.messages)

@@ -14,7 +14,7 @@ from servetune.errors import PlanError
 from servetune.hardware import Node
 from servetune.perf import Calibration
 from servetune.perf.roofline import Interval, SafetyFactors, interval_of
-from servetune.perf.sweep import LADDER, Swept, plans_of, sweep
+from servetune.perf.sweep import LADDER, Swept, plans_of, quantizations_of, sweep
 from servetune.plan import Plan
 from servetune.store import Results
 from servetune.trials.record import percentiles_of
@@ -335,7 +335,7 @@ def _remedy(missed: Sequence[Miss]) -> Remedy:
 def _swept(
     selection: Selection, node: Node, correction: Calibration | None, limits: _Limits
 ) -> Iterator[Swept]:
-    quantizations = (None, "fp8") if node.device.fp8_flops else (None,)
+    quantizations = quantizations_of(selection.plan, selection.shape, node.device)
     plans: Iterator[Plan] = plans_of(
         selection.plan, selection.shape, node, quantizations=quantizations
     )

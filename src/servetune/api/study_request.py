@@ -768,6 +768,13 @@ class Study(Request, frozen=True, kw_only=True):
         Settings,
         option("Server settings, fixed or swept; may be repeated.", metavar="NAME=[A,B];.."),
     ] = ()
+    space: Annotated[
+        Literal["given", "auto"],
+        option(
+            "Server settings that are swept: those given, or auto, which adds layouts, batch "
+            "limits, number formats, prefix caching and drafts for the model, GPUs and engine."
+        ),
+    ] = "given"
     forbid: Annotated[
         tuple[str, ...],
         option(

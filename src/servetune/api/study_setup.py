@@ -19,6 +19,7 @@ from servetune.hardware import Node
 from servetune.loadgen import Target
 from servetune.metrics import LATENCIES, Constraint, parse_constraints
 from servetune.models import NetworkShape, load_shape
+from servetune.perf.roofline.drafting import ASSUMED_ACCEPTANCE
 from servetune.perf.sim import without_effect
 from servetune.prediction.calibrations import KeptCalibration
 from servetune.search import Axis, Space, parse_combination, parse_settings
@@ -34,6 +35,8 @@ from servetune.trials import (
     trials_of,
     worsened_by_load,
 )
+from servetune.trials.automatic_space import automatic_space
+from servetune.trials.sweep import problem_of
 from servetune.workload import CLIENT_ARGS, client_arg_of, load_options, same_client_args
 from servetune.workload.headers import header_of
 
@@ -116,12 +119,18 @@ def study_setup(study: Study) -> StudySetup:
         request_timeout_s=study.servers.request_timeout_s,
         acceptance=study.answers.acceptance(),
     )
+    automatic = study.space == "auto"
+    if automatic:
+        space = _with_automatic_axes(space, context, swept)
+        _require_usable(space)
     groups = list(trials_of(space, context))
     if simulated:
         for group in groups:
             require_known_settings(swept, group[0].plan, allow_unknown=study.allow_unknown)
         _note_idle_settings(groups)
     require_one_that_fits(groups, context)
+    if automatic:
+        groups = _that_fit(groups, context, drafts=swept.words.drafts)
     launch = _launch(study, node, shape)
     artifacts = study.files.artifacts()
     if not simulated:
@@ -164,15 +173,70 @@ def _space(study: Study, swept: Engine) -> Space:
             parse_combination(text, types={**CLIENT_ARGS, **types}) for text in study.forbid
         ),
     )
-    space.require_sound()
-    if len(space) > MOST_TRIALS:
-        raise InputError(
-            f"the grid has {len(space):,} trials", hint=f"at most {MOST_TRIALS:,}; sweep less"
-        )
+    if study.space == "given":
+        _require_usable(space)
     for name in WITHOUT_EFFECT:
         if any(name in axis.names for axis in space.client):
             note(f"note: client argument {name} has no effect here")
     return space
+
+
+def _require_usable(space: Space) -> None:
+    """Refuse a space that contradicts itself, or is too large for a search.
+
+    Raises:
+        InputError: It does, or is.
+    """
+    space.require_sound()
+    if len(space) > MOST_TRIALS:
+        raise InputError(
+            f"the grid has {len(space):,} trials",
+            hint=f"at most {MOST_TRIALS:,}; sweep less, or leave combinations out with --forbid",
+        )
+
+
+def _with_automatic_axes(space: Space, context: StudyContext, swept: Engine) -> Space:
+    """The space with the server settings that `--space auto` chooses, which are noted.
+
+    Raises:
+        InputError: Nothing can be chosen for the engine or the model.
+    """
+    assert context.node is not None, "a study knows its machine"
+    chosen = automatic_space(
+        space.server,
+        model=context.model,
+        served_by=swept,
+        shape=context.shape,
+        node=context.node,
+    )
+    note(f'note: --space auto is --server-args "{chosen.settings_text}"')
+    if chosen.copies_left_out:
+        note(
+            f"note: layouts with copies are left out ({chosen.copies_left_out}): one server of "
+            f"{swept.title} holds no copies of this model"
+        )
+    if chosen.quantized:
+        note(f"note: quantised checkpoints are a --model each: {', '.join(chosen.quantized)}")
+    return msgspec.structs.replace(space, server=chosen.server)
+
+
+def _that_fit(groups: list[list[Trial]], context: StudyContext, drafts: str) -> list[list[Trial]]:
+    """Server configurations that can run some of their trials; notes count the others."""
+    fitting = [
+        group for group in groups if any(problem_of(trial, context) is None for trial in group)
+    ]
+    left_out = len(groups) - len(fitting)
+    if left_out:
+        note(
+            f"note: {left_out:,} of {len(groups):,} server configurations do not fit and are left "
+            "out"
+        )
+    if context.simulated and any(group[0].plan.draft_tokens for group in fitting):
+        note(
+            f"note: drafts are simulated as if {ASSUMED_ACCEPTANCE:.0%} were right, which only a "
+            f'measurement tells; without them: --forbid "{drafts}!=None"'
+        )
+    return fitting
 
 
 def _load_axes(study: Study, client_args: Collection[str]) -> Iterator[Axis]:

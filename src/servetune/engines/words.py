@@ -61,7 +61,10 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
             name = raw_name.replace("-", "_")
             if name not in self.fields:
                 name = self.aliases.get(name, name)
-            drafts = _read_drafts(value) if self.drafts and name == self.drafts else None
+            of_drafts = bool(self.drafts) and name == self.drafts
+            drafts = _read_drafts(value) if of_drafts else None
+            if of_drafts and value is None:
+                continue
             if drafts is not None:
                 fields.update(drafts)
             elif name in self.fields:

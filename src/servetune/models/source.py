@@ -127,6 +127,22 @@ def load_sampling(model: str | Path) -> CheckpointSampling | None:
         ) from error
 
 
+#: Layers of a checkpoint that draft tokens: DeepSeek-V3 and GLM-4.5 name their number so, Qwen3.5
+#: the other way.
+_DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+
+
+def has_draft_layers(model: str | Path) -> bool:
+    """Whether the checkpoint has layers that draft tokens (MTP), by its `config.json`.
+
+    The catalogue does not keep their number: of a model that is not on this machine nothing is
+    known.
+    """
+    config = load_config(model)
+    parts = (config, config.get("text_config") or {})
+    return any(part.get(name) for part in parts for name in _DRAFT_LAYERS)
+
+
 def cached_snapshot(model: str) -> Path | None:
     """Folder of a hub id's files in the local cache, named by revision."""
     return _cached_folder(model)

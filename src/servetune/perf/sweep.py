@@ -17,8 +17,9 @@ from servetune.engines import engine
 from servetune.engines.defaults import resolved
 from servetune.engines.memory import check_resolved_fits
 from servetune.engines.parallel import check_parallel, with_whole_experts
+from servetune.engines.refusals import made_on_load
 from servetune.errors import PlanError
-from servetune.hardware.device import Node
+from servetune.hardware.device import Device, Node
 from servetune.models.shape import ExpertFeedForward, NetworkShape
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import Coefficients
@@ -81,7 +82,7 @@ def layouts(plan: Plan, shape: NetworkShape, node: Node) -> Iterator[Plan]:
     Pipelines are tried where devices are joined by PCIe, over which they send far less.
     """
     count = node.device_count
-    experts = any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in shape.layers)
+    experts = has_experts(shape)
     joined = node.link.bytes_per_s >= FABRIC_BYTES_PER_S
     for tensor in _divisors(count):
         rest = count // tensor
@@ -98,6 +99,21 @@ def layouts(plan: Plan, shape: NetworkShape, node: Node) -> Iterator[Plan]:
             )
             if _served(split):
                 yield with_whole_experts(split, shape)
+
+
+def has_experts(shape: NetworkShape) -> bool:
+    """Whether tokens are routed to experts in some layer."""
+    return any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in shape.layers)
+
+
+def quantizations_of(plan: Plan, shape: NetworkShape, device: Device) -> tuple[str | None, ...]:
+    """Storage of weights worth comparing: the checkpoint's, and fp8 made of 16 bits while loading.
+
+    fp8 is left out where the device does not compute with it or the engine cannot make it.
+    """
+    able = made_on_load(plan.engine) or ("fp8",)
+    narrow = device.fp8_flops and shape.quantization == "none" and "fp8" in able
+    return (None, "fp8") if narrow else (None,)
 
 
 def _divisors(count: int) -> Iterator[int]:
