@@ -72,6 +72,17 @@ def test_predictions_that_turn_out_right_are_trusted_further():
     assert right.expected()[1][0, -1] < 0.5 * Beliefs(points, {}).expected()[1][0, -1]
 
 
+def test_measurements_far_beyond_all_doubt_make_every_doubt_larger():
+    """A machine that is ten times as fast as predicted is not the one that was described."""
+    points = forecast(factors=[[0.3], [0.3], [0.0]], near_sd=0.1, own_sd=0.05)
+    usual, surprised = (Beliefs(points, {0: np.array([off])}) for off in (-0.3, -2.3))
+    assert usual.surprise == 1
+    assert surprised.surprise > 2
+    _, (before,) = usual.expected()
+    _, (after,) = surprised.expected()
+    assert (after > 2 * before).all()
+
+
 def test_points_that_are_predicted_to_do_the_same_share_all():
     points = forecast(factors=[[0.0]] * 3, own_sd=0.2, alike=[0, 0, 1])
     ((_, twin, other),), _ = Beliefs(points, {0: np.array([0.2])}).expected()

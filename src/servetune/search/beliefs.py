@@ -12,7 +12,9 @@ A measurement adds noise. All is Gaussian, so measured points move every other b
 and two points' errors move together: `Beliefs.joint` has the covariance of any of them.
 
 How far `near` and `own` scatter is learned, too: their scale is the most likely one of a grid, so
-that predictions that turn out right once the causes are known are trusted sooner.
+that predictions that turn out right once the causes are known are trusted sooner. Where
+measurements lie further off than all of this allows, every doubt grows (`surprise`): the law does
+not describe this machine, and what it says of the other points is worth little.
 
 | symbol | here |
 |---|---|
@@ -33,6 +35,8 @@ Array = NDArray[np.float64]
 #: Scales of the scatter that are tried, and the standard deviation of their logarithm beforehand.
 _SCALES = (0.1, 0.15, 0.25, 0.4, 0.6, 0.8, 1.0, 1.4, 2.0)
 _SCALE_SD = 1.0
+#: Measured quantities that the doubts beforehand count as, in the growth by surprise.
+_COUNTS_AS = 8.0
 #: Largest logarithm of measured over predicted that counts whole: beyond it another story begins
 #: (a compilation, a smaller limit than stated).
 _REACH = 1.5
@@ -81,6 +85,10 @@ class Beliefs:
     Args:
         forecast: Predictions of all points.
         measured: Point -> logarithms of its measured quantities, shape (Q,).
+
+    Attributes:
+        scale: Factor on the scatter that was expected.
+        surprise: Factor on all standard deviations, at least one.
     """
 
     def __init__(self, forecast: Forecast, measured: Mapping[int, Array]) -> None:
@@ -89,8 +97,8 @@ class Beliefs:
         count = len(forecast.quantities)
         self._of = np.repeat(np.arange(count), len(self._points))
         self._at = np.tile(self._points, count)
+        self.scale = self.surprise = 1.0
         if not len(self._points):
-            self.scale = 1.0
             return
         logs = np.array([measured[point] for point in self._points]).T.ravel()
         off = logs - forecast.quantities[self._of, self._at]
@@ -99,6 +107,9 @@ class Beliefs:
         among = self._covariance(self._of, self._at, self._of, self._at, self.scale)
         self._root = np.linalg.cholesky(among + np.diag(self._noise()))
         self._solved = np.linalg.solve(self._root.T, np.linalg.solve(self._root, self._off))
+        whitened = np.linalg.solve(self._root, off)
+        spread = (_COUNTS_AS + whitened @ whitened) / (_COUNTS_AS + len(whitened))
+        self.surprise = max(1.0, float(np.sqrt(spread)))
 
     def expected(self) -> tuple[Array, Array]:
         """Mean and standard deviation of every quantity at every point, shape (Q, N) each."""
@@ -114,7 +125,7 @@ class Beliefs:
                 mean = predicted + self._solved @ towards
                 variance = variance - (np.linalg.solve(self._root, towards) ** 2).sum(axis=0)
             means.append(mean)
-            sds.append(np.sqrt(np.maximum(variance, 1e-12)))
+            sds.append(self.surprise * np.sqrt(np.maximum(variance, 1e-12)))
         return np.array(means), np.array(sds)
 
     def joint(self, points: NDArray[np.int_]) -> tuple[Array, Array]:
@@ -128,7 +139,7 @@ class Beliefs:
             mean = mean + self._solved @ towards
             reached = np.linalg.solve(self._root, towards)
             covariance = covariance - reached.T @ reached
-        return mean, covariance
+        return mean, self.surprise**2 * covariance
 
     def factors(self) -> tuple[Factor, ...]:
         """What is known of each factor that has a name."""
@@ -139,7 +150,7 @@ class Beliefs:
             mean = self._solved @ towards
             left = 1 - (np.linalg.solve(self._root, towards) ** 2).sum(axis=0)
         return tuple(
-            Factor(name=name, mean=float(m), sd=float(np.sqrt(max(0.0, v))))
+            Factor(name=name, mean=float(m), sd=self.surprise * float(np.sqrt(max(0.0, v))))
             for name, m, v in zip(names, mean, left, strict=True)
             if name
         )

@@ -14,6 +14,8 @@ from servetune.trials.trial import StudyContext, Trial
 
 #: Rivals that are named, and the least probability worth a name.
 _RIVALS, _LEAST = 3, 0.01
+#: Surprise that is said.
+_SURPRISING = 2.0
 
 
 class Rival(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +45,7 @@ class PickDoubt(msgspec.Struct, frozen=True, kw_only=True):
         holds: Constraint -> probability that the pick holds it.
         rivals: Trials that may be better, the likeliest first.
         settles: Settings of the trial whose measurement would teach most about the choice.
+        surprise: Factor by which measurements lie further off the predictions than expected.
         left_out: Number of trials left out before the first measurement, by reason.
         causes: Findings of the measurements on the machine.
     """
@@ -56,6 +59,7 @@ class PickDoubt(msgspec.Struct, frozen=True, kw_only=True):
     holds: Mapping[str, float] = {}
     rivals: tuple[Rival, ...] = ()
     settles: str = ""
+    surprise: float = 1.0
     left_out: Mapping[str, int] = {}
     causes: tuple[CauseFound, ...] = ()
 
@@ -76,6 +80,11 @@ class PickDoubt(msgspec.Struct, frozen=True, kw_only=True):
         dropped = [f"{count} {why}" for why, count in self.left_out.items() if count]
         if dropped:
             lines.append(f"left out by prediction: {', '.join(dropped)}")
+        if self.surprise > _SURPRISING:
+            lines.append(
+                f"measurements lie {self.surprise:.1f} times further off the predictions than "
+                "their doubt says: are model, machine and load the ones that were named?"
+            )
         if self.key is None:
             return lines
         rests = " by predictions alone" if self.simulated else ""
@@ -137,6 +146,7 @@ def pick_doubt(
             if p >= _LEAST
         ),
         settles="" if doubt.settles is None else label[doubt.settles],
+        surprise=doubt.surprise,
         left_out={why: count for why, count in search.left_out.items() if count},
         causes=causes_found(search.factors, study.node) if study.node and chosen is None else (),
     )

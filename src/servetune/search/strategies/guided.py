@@ -49,6 +49,8 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
             be the best then, likeliest first.
         settles: Point whose measurement teaches most about the choice per second; `None` where none
             does.
+        surprise: Factor by which measurements lie further off the predictions than expected; all
+            doubts have grown by it (`beliefs`).
     """
 
     index: int | None
@@ -57,6 +59,7 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
     regret: float
     rivals: tuple[tuple[int, float], ...] = ()
     settles: int | None = None
+    surprise: float = 1.0
 
 
 class Guided:
@@ -162,7 +165,7 @@ class Guided:
         draws = sampled(mean, covariance, _DRAWS, self._seed).reshape(_DRAWS, quantities, -1)
         doubt = self._doubt(chosen, contenders, draws)
         following = self._next(contenders, mean, covariance, open_)
-        doubt = msgspec.structs.replace(doubt, settles=following)
+        doubt = msgspec.structs.replace(doubt, settles=following, surprise=beliefs.surprise)
         stop = self._stop(doubt, open_, following)
         return _Answer(doubt, None if stop else following, stop)
 
