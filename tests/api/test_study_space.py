@@ -57,16 +57,27 @@ def test_a_study_runs_the_trials_that_conditions_leave_and_goes_on_with_them(tmp
         ({"forbid": "tensor_parallel=2"}, "there is no setting tensor_parallel in the space"),
         ({"forbid": "max_concurrency>4"}, "max_concurrency>4 never holds"),
         ({"forbid": "tensor_parallel_size"}, "is no condition"),
+        (
+            {
+                "forbid": "max_concurrency>4",
+                "find": "max_concurrency",
+                "concurrency": (),
+                "constraints": "itl<=50ms",
+            },
+            "--find chooses max_concurrency, and a condition asks for it",
+        ),
     ],
 )
 def test_a_space_that_contradicts_itself_is_refused_before_anything_starts(tmp_path, options, says):
     with pytest.raises(InputError, match=says):
         st.tune(
             MODEL,
-            **ON_L4,
-            server_args="tensor_parallel_size=[1,2]",
-            output_dir=tmp_path / "results",
-            **options,
+            **{
+                **ON_L4,
+                "server_args": "tensor_parallel_size=[1,2]",
+                "output_dir": tmp_path / "results",
+                **options,
+            },
         )
     assert not (tmp_path / "results").exists()
 

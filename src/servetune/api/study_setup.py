@@ -173,12 +173,28 @@ def _space(study: Study, swept: Engine) -> Space:
             parse_combination(text, types={**CLIENT_ARGS, **types}) for text in study.forbid
         ),
     )
+    if knob is not None:
+        _require_no_condition_on(knob, space)
     if study.space == "given":
         _require_usable(space)
     for name in WITHOUT_EFFECT:
         if any(name in axis.names for axis in space.client):
             note(f"note: client argument {name} has no effect here")
     return space
+
+
+def _require_no_condition_on(knob: LoadKnob, space: Space) -> None:
+    """Refuse conditions on a load setting that `--find` chooses.
+
+    Raises:
+        InputError: There is one.
+    """
+    combinations = [*(axis.conditions for axis in space.client), *space.forbidden]
+    if any(condition.name == knob.name for each in combinations for condition in each):
+        raise InputError(
+            f"--find chooses {knob.name}, and a condition asks for it",
+            hint=f"leave the condition out, or --find and sweep {knob.name}",
+        )
 
 
 def _require_usable(space: Space) -> None:
