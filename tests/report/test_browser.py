@@ -12,6 +12,7 @@ import report_records as factory
 
 from servetune.metrics import Record, parse_constraints
 from servetune.report import check_constraints, dashboard_html, picks, ranked, timeline_of
+from servetune.search import parse_objectives
 from servetune.store.schema import Failure, record_from_json
 
 CHROMIUM = next(
@@ -61,7 +62,7 @@ def root_of(dom_text):
 
 
 def drawn_picks(dom_text):
-    return dict(re.findall(r'data-pick="(\w+)" data-key="([^"]*)"', dom_text))
+    return dict(re.findall(r'data-pick="([^"]*)" data-key="([^"]*)"', dom_text))
 
 
 def chosen_keys(records, limits):
@@ -96,6 +97,20 @@ def test_the_browser_draws_every_trial_and_picks_as_the_command_line(dom, constr
     assert not re.search(
         r"NaN|undefined|\[object", re.sub(r"<script.*?</script>", "", text, flags=re.S)
     )
+
+
+@pytest.mark.parametrize(
+    ("objectives", "ladder"),
+    [("throughput_per_gpu,ttft:p99,cost", False), ("ttft:p90", True)],
+)
+def test_the_browser_picks_for_other_objectives_as_the_command_line(dom, objectives, ladder):
+    records, wanted = factory.sweep(), parse_objectives(objectives)
+    limits = parse_constraints("e2e_latency:p99<=60s;itl<=" + ("9ms" if ladder else "90ms"))
+    chosen = picks(records, limits, wanted, ladder=ladder)
+    text = dom(dashboard_html(records, limits, title="t", chosen=chosen))
+    assert "error" not in root_of(text)
+    assert drawn_picks(text) == {name: pick.chosen.key for name, pick in chosen.items()}
+    assert all(pick.feasible == (not ladder) for pick in chosen.values())
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import report_records as factory
 
 from servetune import api
 from servetune.api.light import Lightener
+from servetune.api.shared_options import GoalOptions
 from servetune.api.trials import pick_from
 from servetune.metrics import parse_constraints
 from servetune.report import dashboard_html, figures, picks, selection, summary_json, summary_pieces
@@ -110,7 +111,7 @@ def test_a_recommendation_is_the_same_out_of_a_stream(tmp_path, constraints, obj
 
 
 def test_what_is_held_for_a_recommendation_is_small():
-    light = Lightener("ttft:p97<=1s")
+    light = Lightener(GoalOptions(constraints="ttft:p97<=1s").goal)
     kept = [light(record) for record in many(200)]
     assert max(len(record.to_json()) for record in kept) < 1000
     assert sum(len(record.to_json()) for record in many(200)) > 4 * sum(

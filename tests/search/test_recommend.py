@@ -11,6 +11,10 @@ from servetune.search import (
     recommend,
 )
 
+UNKNOWN_TIE = (
+    "no sampling interval of the output throughput in the record of {}: whether the two can be "
+    "told apart is not known"
+)
 LEFT_OUT = "1 trial with more than 1% failed requests"
 
 
@@ -135,6 +139,7 @@ def test_values_are_reported_in_words_and_with_their_units():
         "request_throughput>=5 holds: 8.306 req/s",
         "e2e_latency:p99<=2s holds: 1.5 s",
         "error_rate<=0.5 holds: 0",
+        UNKNOWN_TIE.format("one and other"),
         "next is other: 1,626 tok/s (within 0.1%)",
     )
     assert recommend([one], (), "cost").reasons == (
@@ -165,13 +170,14 @@ def test_the_nearest_miss_is_the_smallest_relative_one_of_its_worst_limits():
     assert [str(missed.metric) for missed in choice.unmet] == ["e2e_latency"]
     assert (choice.feasible, choice.feasible_count, choice.candidate_count) == (False, 0, 3)
     nearest = "no trial meets every constraint; this one comes nearest and misses "
-    assert choice.reasons == (f"{nearest}e2e_latency:p99<=1s (got 1.2 s)",)
+    assert choice.reasons[0] == f"{nearest}e2e_latency:p99<=1s (got 1.2 s)"
     # Twice as far in time is nearer than what was not measured at all.
     unknown = candidate("unknown", 150.0, e2e_ms=None)
     far = candidate("far", 150.0, e2e_ms=9_000.0)
     assert recommend([unknown, far], limits, "throughput").chosen == far
     choice = recommend([unknown], limits, "throughput")
-    assert choice.reasons == (f"{nearest}e2e_latency:p99<=1s (got not measured)",)
+    assert choice.reasons[0] == f"{nearest}e2e_latency:p99<=1s (got not measured)"
+    assert choice.reasons[1] == "e2e_latency:p99<=1s: no trial has a value"
 
 
 def test_a_limit_of_zero_is_missed_by_the_plain_amount():

@@ -12,7 +12,7 @@ from servetune.search.strategies import Point
 from servetune.testing.strategy_contract import StrategyContract
 from servetune.trials import StudyContext, trials_of
 from servetune.trials.guided import guided_search
-from servetune.trials.outcomes import SEARCHED, outcome_of
+from servetune.trials.outcomes import objectives_of, outcome_of_record
 from servetune.trials.simulated import simulate_trial
 
 MODEL = "Qwen/Qwen3-4B"
@@ -43,7 +43,8 @@ def grid(run: StudyContext):
 
 def searched(trials, run, *, seed=0):
     points = [Point({**trial.server_args, **trial.client_args}, trial.plan) for trial in trials]
-    return guided_search(points, trials, run, SEARCHED[0], seed=seed, margin=0.02, confidence=0.95)
+    objective = objectives_of(run)[0]
+    return guided_search(points, trials, run, objective, seed=seed, margin=0.02, confidence=0.95)
 
 
 def record(trial, run, *, slower: float = 1.0):
@@ -82,7 +83,7 @@ def test_what_was_measured_moves_what_is_asked_next():
     asked = []
     while (index := search.ask()) is not None:
         asked.append(index)
-        search.tell(index, outcome_of(truth[index], run.constraints))
+        search.tell(index, outcome_of_record(truth[index], run))
     assert len(set(asked)) == len(asked) <= 4
     found, wanted = best([truth[index] for index in asked], run), best(truth, run)
     assert found.results["output_throughput"] >= 0.95 * wanted.results["output_throughput"]

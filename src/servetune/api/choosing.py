@@ -137,6 +137,9 @@ class Judge:
     ) -> tuple[Miss, ...]:
         """Limits, on means and percentiles, that a simulated run misses."""
         caution = self.caution(on, plan, correction)
+        rate = value_of(results, "output_throughput")
+        per_gpu = None if rate is None else rate / plan.device_count
+        results = {**results, "output_throughput_per_gpu": per_gpu}
         judged = (
             (limit, value_of(results, limit.metric, limit.statistic)) for limit in self._limits
         )
@@ -171,7 +174,7 @@ class Miss(msgspec.Struct, frozen=True):
         metric, upper = self.limit.metric, self.limit.op in ("<", "<=")
         if metric in (*LATENCIES, "error_rate") and upper:
             return "fewer"
-        gains = metric == "cost_per_million_tokens" if upper else metric.endswith("_throughput")
+        gains = metric == "cost_per_million_tokens" if upper else "_throughput" in metric
         return "more" if gains else "unknown"
 
 

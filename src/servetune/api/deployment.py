@@ -14,8 +14,8 @@ from servetune.api.aws_region import REGION, region_of
 from servetune.api.endpoints import make_endpoint
 from servetune.api.notes import note
 from servetune.api.request import Request, request_of
-from servetune.api.shared_options import Limits
-from servetune.api.trials import Trials, read
+from servetune.api.shared_options import GoalOptions
+from servetune.api.trials import Trials, read_with_goal
 from servetune.api.waiting import Token, Waiting, aws_in, completed, now, role_of
 from servetune.deploy import CONTAINERS, usual_container, write
 from servetune.deploy.aws.check import (
@@ -55,7 +55,7 @@ from servetune.hardware import Device, Node, Price, instance
 from servetune.models import NetworkShape, load_shape, weight_bytes
 from servetune.option import Positive, argument, option
 from servetune.plan import Plan
-from servetune.search import OBJECTIVES, failed_requests
+from servetune.search import failed_requests
 from servetune.store import TrialRecord
 
 #: Rank of LoRA adapters that is allowed for; an engine's default of 16 refuses many.
@@ -72,13 +72,6 @@ class TrialChoice(Request, frozen=True, kw_only=True):
         Path | None,
         option("Folder of the bundle; an earlier bundle in it is renewed.", metavar="FOLDER"),
     ] = None
-    objective: Annotated[
-        str,
-        option(
-            "Quantity that is best among the trials that hold the constraints.",
-            choices=tuple(OBJECTIVES),
-        ),
-    ] = "throughput"
     key: Annotated[
         str | None,
         option("Key of a certain trial.", metavar="KEY", default="the recommended trial"),
@@ -86,7 +79,7 @@ class TrialChoice(Request, frozen=True, kw_only=True):
     dry_run: Annotated[bool, option("Preview of what would be written; nothing is written.")] = (
         False
     )
-    limits: Limits = Limits()
+    limits: GoalOptions = GoalOptions()
 
     def trial(self, trials: Trials) -> TrialRecord:
         """The trial of that key, else the best one that holds every constraint.
@@ -105,7 +98,7 @@ class TrialChoice(Request, frozen=True, kw_only=True):
             if record.status == "failed":
                 raise CannotRender(f"trial {self.key} failed and cannot be deployed")
             return record
-        choice = trials.recommend(self.objective)
+        choice = trials.recommend()
         if choice.chosen is None or not choice.feasible:
             nearest = f"; {choice.chosen.label} comes nearest" if choice.chosen else ""
             raise CannotRender(
@@ -217,7 +210,7 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
     def render(self) -> RenderedEndpoint:
         """The endpoint of these options, checked as far as nothing needs to be asked."""
         self._check_options()
-        trials = read(self.source, self.limits.constraints)
+        trials = read_with_goal(self.source, self.limits)
         trial = self.trial(trials)
         found = plan_of_trial(trial)
         container = self.container or usual_container(found.engine)
@@ -452,7 +445,7 @@ class ServiceDeployment(TrialChoice, frozen=True, kw_only=True):
         """
         if self.out is None and not self.dry_run:
             raise InputError("the bundle needs a folder", hint="give --out FOLDER, or --dry-run")
-        trials = read(self.source, self.limits.constraints)
+        trials = read_with_goal(self.source, self.limits)
         trial = self.trial(trials)
         plan, evidence = plan_of_trial(trial), evidence_of(trial, self.source)
         if getattr(self, "container", "") == "lmi":

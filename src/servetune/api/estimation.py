@@ -318,6 +318,11 @@ def _of_model(request: Estimate, model: str, kept: KeptCalibration | None) -> Es
             "goodput counts single requests, which an estimate does not",
             hint="limit a percentile, such as ttft:p95<=500ms; simulate --slo counts goodput",
         )
+    if any(limit.metric == "energy_per_token_j" for limit in limits):
+        raise InputError(
+            "energy is measured, and an estimate does not predict it",
+            hint="limit it where trials run: tune or bench on NVIDIA GPUs",
+        )
     everywhere = request.everywhere()
     nodes = _machines(request) if everywhere else [request.machine.node(service=request.service)]
     shape = load_shape(model)

@@ -22,9 +22,8 @@ from servetune.hardware import (
     node,
 )
 from servetune.hardware.detect import detect, detect_cpu
-from servetune.metrics import Constraint, parse_constraints
 from servetune.plan import Plan
-from servetune.search import Space, parse_settings
+from servetune.search import Goal, Space, parse_objectives, parse_settings
 from servetune.store import (
     TrialRecord,
     is_report,
@@ -83,16 +82,24 @@ def chosen_node(
     return found
 
 
-def constraints_of(text: str | None, records: list[TrialRecord]) -> tuple[Constraint, ...]:
-    """Constraints of `--constraints`; without it, those of the run itself."""
-    if text is not None:
-        return parse_constraints(text)
-    if not records:
-        return ()
-    limits = records[0].limits()
-    if len(limits) < len(records[0].constraints):
+def note_unknown_limits(records: Sequence[TrialRecord]) -> None:
+    """Note limits of the run that are not known here and so not applied."""
+    if records and len(records[0].limits()) < len(records[0].constraints):
         note("note: some constraints of the run are not known here; give them with --constraints")
-    return limits
+
+
+def recorded_goal(records: Sequence[TrialRecord]) -> Goal:
+    """Objectives of the study that records are of, and whether its limits are a ladder."""
+    if not records:
+        return Goal()
+    metadata = records[0].metadata
+    try:
+        objectives = parse_objectives(metadata.objective) if metadata.objective else ()
+    except InputError:  # another tool's word
+        objectives = ()
+    return Goal(
+        constraints=records[0].limits(), objectives=objectives, ladder=bool(metadata.ladder)
+    )
 
 
 def _as_it_is(record: TrialRecord) -> TrialRecord:

@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from servetune.json_value import JsonObject
-from servetune.metrics import Constraint, parse_constraints, value_of
+from servetune.metrics import value_of
+from servetune.metrics.results import ResultFields
 from servetune.metrics.slo import field_of
-from servetune.search import OBJECTIVES
+from servetune.report import results_of
+from servetune.search import OBJECTIVES, Goal
 from servetune.store import Metadata, Results, TrialConfig, TrialRecord, journal_records
 
 #: Results that a choice reads beside its objectives and limits.
 _FIELDS = ("output_throughput", "completed", "failed", "error_rate", "arrived")
+#: Metadata that a choice reads: the engine, and the goal of the study.
+_METADATA = ("framework", "objective", "ladder")
 
 
 class Lightener:
     """Function that keeps of each record what a choice needs; equal settings are held once.
 
     Args:
-        constraints: Limits of the choice; without them, those of the first record.
+        goal: Goal of the choice among some records; of the first one here.
 
     Raises:
-        GrammarError: The limits cannot be read.
+        InputError: The goal cannot be read.
     """
 
-    def __init__(self, constraints: str | None) -> None:
-        self._limits = None if constraints is None else parse_constraints(constraints)
+    def __init__(self, goal: Callable[[Sequence[TrialRecord]], Goal]) -> None:
+        self._goal_of = goal
+        self._goal: Goal | None = None
         self._held: dict[bytes, JsonObject] = {}
 
     def __call__(self, record: TrialRecord) -> TrialRecord:
-        if self._limits is None:
-            self._limits = record.limits()
+        if self._goal is None:
+            self._goal = self._goal_of([record])
         config, metadata = record.config, record.metadata
         return TrialRecord(
             key=record.key,
@@ -42,22 +48,29 @@ class Lightener:
                 client_args=self._once(config.client_args),
                 server_args=self._once(config.server_args),
             ),
-            results=self._results(record.results, self._limits),
+            results=_results(results_of(record), self._goal),
             constraints=[self._once(limit) for limit in record.constraints],
-            metadata=Metadata({"framework": metadata.engine}),
+            metadata=Metadata(
+                {name: metadata[name] for name in _METADATA if metadata.get(name) is not None}
+            ),
         )
-
-    def _results(self, results: Results, limits: tuple[Constraint, ...]) -> Results:
-        kept = {name: results[name] for name in _FIELDS if name in results}
-        wanted = [(each.metric, each.statistic) for each in OBJECTIVES.values()]
-        for metric, statistic in (*wanted, *((limit.metric, limit.statistic) for limit in limits)):
-            value = value_of(results, metric, statistic)
-            if value is not None:
-                kept[field_of(metric, statistic)] = value
-        return Results(kept)
 
     def _once(self, settings: JsonObject) -> JsonObject:
         return self._held.setdefault(msgspec.json.encode(settings), settings)
+
+
+def _results(results: ResultFields, goal: Goal) -> Results:
+    kept = {name: results[name] for name in _FIELDS if name in results}
+    usual = ((each.metric, each.statistic) for each in OBJECTIVES.values())
+    for metric, statistic in (*usual, *goal.values):
+        value = value_of(results, metric, statistic)
+        if value is not None:
+            kept[field_of(metric, statistic)] = value
+    intervals = results.get("intervals")
+    if isinstance(intervals, Mapping):
+        fields = ["output_throughput", *(field_of(*each) for each in goal.values)]
+        kept["intervals"] = {name: intervals[name] for name in fields if name in intervals}
+    return Results(kept)
 
 
 def whole_record(path: Path, key: str) -> TrialRecord:

@@ -17,8 +17,8 @@ from servetune.perf.roofline import Interval, SafetyFactors, interval_of
 from servetune.perf.sweep import LADDER, Swept, plans_of, quantizations_of, sweep
 from servetune.plan import Plan
 from servetune.store import Results
-from servetune.trials.record import percentiles_of
 from servetune.trials.simulated import simulated_results
+from servetune.trials.trial import percentiles_of
 
 #: Token budgets that are simulated at most for one layout and number of users.
 BUDGETS_SIMULATED = 3

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, get_args
 
 import msgspec
 
-from servetune.api.inputs import chosen_node
+from servetune.api.inputs import chosen_node, recorded_goal
 from servetune.engines import simulated_engines
 from servetune.errors import InputError, UnknownName
 from servetune.hardware import Node, Service, device_names, instances
@@ -14,7 +15,8 @@ from servetune.metrics import MAX_ERROR_RATE, Acceptance
 from servetune.models import catalogue, quantized_checkpoints
 from servetune.option import Count, Fraction, NonNegative, members, option
 from servetune.prediction.calibrations import KeptCalibration, calibration_named
-from servetune.search import setting_text
+from servetune.search import NAMED, Goal, setting_text, stated_goal
+from servetune.store import TrialRecord
 from servetune.workload import LoadOptions
 from servetune.workload.options import DISTINCT_PROMPTS, PREFIXES, SHARED_PREFIX
 from servetune.workload.parts import Part
@@ -260,6 +262,56 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             metavar="LIMITS",
         ),
     ] = None
+
+
+class GoalOptions(Limits, frozen=True, kw_only=True):
+    """Constraints that a choice among trials must meet, and what is best among those that do."""
+
+    objective: Annotated[
+        tuple[str, ...],
+        option(
+            "Quantity that is best among the trials that hold the constraints: throughput, "
+            "throughput_per_gpu, goodput, latency, cost, energy, or a metric with its statistic "
+            "such as ttft:p99. Several, joined by commas or repeated, give a Pareto set.",
+            group="Objective",
+            metavar="NAME[,NAME]",
+            default="that of the run, else throughput",
+            known=tuple(NAMED),
+        ),
+    ] = ()
+    sla: Annotated[
+        str | None,
+        option(
+            'Limits in order of importance, then an objective: "ttft:p99<=2s; itl:p99<=50ms; then '
+            'cost". Where not all can be held, as many of the first as possible are.',
+            metavar="LIMITS",
+        ),
+    ] = None
+
+    def stated(self) -> Goal:
+        """Goal of these options alone.
+
+        Raises:
+            InputError: One cannot be read, or `sla` contradicts another one.
+        """
+        return stated_goal(self.constraints, self.objective, self.sla)
+
+    def goal(self, records: Sequence[TrialRecord]) -> Goal:
+        """Goal of a choice among finished trials: what these options leave open is their study's.
+
+        Raises:
+            InputError: One cannot be read, or `sla` contradicts another one.
+        """
+        stated = self.stated()
+        if self.sla is not None:
+            return stated
+        recorded = recorded_goal(records)
+        own_limits = self.constraints is not None
+        return Goal(
+            constraints=stated.constraints if own_limits else recorded.constraints,
+            objectives=stated.objectives or recorded.objectives,
+            ladder=recorded.ladder and not own_limits,
+        )
 
 
 class FailureLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -496,6 +496,11 @@ def _require_agreement(request: Simulation) -> None:
 
 def _context(request: Simulation, model: str) -> StudyContext:
     limits = parse_constraints(request.limits.constraints or "")
+    if any(limit.metric == "energy_per_token_j" for limit in limits):
+        raise InputError(
+            "energy is measured, and a simulation has none",
+            hint="limit it where trials run: tune or bench on NVIDIA GPUs",
+        )
     node = request.machine.node(or_cpu=True)
     shape = load_shape(model)
     calibration = request.correction.kept()

@@ -22,8 +22,8 @@ from servetune.cluster import require_capacity, run_trials_on_cluster
 from servetune.errors import ExitStatus, InputError
 from servetune.json_value import JsonMembers, JsonObject
 from servetune.metrics import unmet
-from servetune.report import candidates_of
-from servetune.search import recommend
+from servetune.report import candidates_of, picks
+from servetune.search import OBJECTIVES, Objective, recommend
 from servetune.secret import redacted, redacted_text
 from servetune.servers.launchers import Job, kubernetes_job, slurm_script
 from servetune.store import Artifacts, Journal, TrialRecord, latest
@@ -113,11 +113,11 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
             for load in server.loads
         )
 
-    def pick(self, objective: str = "throughput") -> Pick:
+    def pick(self, objective: str | Sequence[str] | None = None) -> Pick:
         """The best trial among those that hold the constraints, and why.
 
         Args:
-            objective: `throughput`, `latency` or `cost`.
+            objective: Objective in place of the study's; several for the Pareto set.
         """
         return pick_from(self.trials, objective)
 
@@ -191,7 +191,13 @@ def tune(
         raise InputError("on_progress is no function", hint="it is called with a TrialDone")
     study = request_of(Study, request, options)
     setup = study_setup(study)
-    nothing = Trials(records=(), constraints=setup.context.constraints)
+    goal = setup.context.goal
+    nothing = Trials(
+        records=(),
+        constraints=goal.constraints,
+        objectives=goal.objectives,
+        ladder=goal.ladder,
+    )
     result = StudyResult(
         trials=nothing,
         artifacts=setup.artifacts,
@@ -236,8 +242,14 @@ def _write(setup: StudySetup, journal: Journal) -> tuple[TrialRecord, ...]:
     """Write summary and dashboard of the trials that have ended; these trials."""
     records = tuple(latest(journal.records))
     if records:  # none where it was interrupted before the first trial ended
-        limits = setup.context.constraints
-        write_artifacts(setup.artifacts, records, limits, compared=setup.compared)
+        goal = setup.context.goal
+        write_artifacts(
+            setup.artifacts,
+            records,
+            goal.constraints,
+            compared=setup.compared,
+            chosen=picks(records, goal.constraints, goal.objectives, ladder=goal.ladder),
+        )
     return records
 
 
@@ -311,11 +323,12 @@ class TrialDone(msgspec.Struct, frozen=True, kw_only=True):
         record: Trial that ended, as the journal has it.
         done: Number of the study's trials that the journal has.
         total: Number of the study's trials.
-        best: Trial of highest throughput so far that holds the constraints, else the nearest
-            miss; `None` while no trial has a result.
+        best: Best trial so far by the study's first objective among those that hold the
+            constraints, else the nearest miss; `None` while no trial has a result.
         left_s: Time that the missing trials take if they take as long as those so far; `None`
             while nothing was timed.
         swept: Names of the settings that differ between the study's trials.
+        objective: The study's first objective.
     """
 
     record: TrialRecord
@@ -324,6 +337,7 @@ class TrialDone(msgspec.Struct, frozen=True, kw_only=True):
     best: TrialRecord | None
     left_s: float | None = None
     swept: frozenset[str] = frozenset()
+    objective: Objective = OBJECTIVES["throughput"]
 
     def __str__(self) -> str:
         return _progress_line(self)
@@ -420,7 +434,7 @@ class _ProgressCount:
         on_progress: OnProgress | None,
     ) -> None:
         self._asked, self._journal, self._on_progress = asked, journal, on_progress
-        self._limits = setup.context.constraints
+        self._goal = setup.context.goal
         self._done = {record.key for record in journal.records if asked.has(record)}
         self._before, self._started_s = len(self._done), time.monotonic()
         self._swept = _swept_names([trial for group in setup.groups for trial in group])
@@ -450,6 +464,7 @@ class _ProgressCount:
             best=self._best,
             left_s=self._left_s(),
             swept=self._swept,
+            objective=self._goal.wanted[0],
         )
         progress(str(event))
         self._report(event)
@@ -479,7 +494,10 @@ class _ProgressCount:
         return (time.monotonic() - self._started_s) / ended * (self.total - self.done)
 
     def _better(self, *records: TrialRecord) -> TrialRecord | None:
-        chosen = recommend(candidates_of(records), self._limits, "throughput").chosen
+        goal = self._goal
+        chosen = recommend(
+            candidates_of(records), goal.constraints, goal.wanted[:1], ladder=goal.ladder
+        ).chosen
         return next((each for each in records if chosen and each.key == chosen.key), None)
 
 
@@ -639,11 +657,17 @@ def _outlook(event: TrialDone) -> str:
     words = [f"about {format_seconds(event.left_s)} left"]
     best = event.best
     if best is not None:
-        rate = best.results.get("output_throughput") or 0
-        words.append(
-            f"best so far: {_settings_text(best, event.swept)} with {rate:,.0f} output tokens/s"
-        )
+        words.append(f"best so far: {_settings_text(best, event.swept)} with {_best_text(event)}")
     return f"\n  {'; '.join(words)}"
+
+
+def _best_text(event: TrialDone) -> str:
+    """Value of the objective of the best trial so far."""
+    assert event.best is not None
+    value = event.objective.value(event.best.results) or 0.0
+    if event.objective.name == "throughput":
+        return f"{value:,.0f} output tokens/s"
+    return f"{event.objective.title} {event.objective.shown(value)}"
 
 
 def _doubts(results: JsonMembers) -> Iterator[str]:

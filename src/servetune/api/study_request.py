@@ -25,6 +25,7 @@ from servetune.api.shared_options import (
     TRACE_HEADERS,
     AnswerLimits,
     Calibrated,
+    GoalOptions,
     Limits,
     Machine,
     Settings,
@@ -803,7 +804,7 @@ class Study(Request, frozen=True, kw_only=True):
     ] = ()
     load: LoadOptions = LoadOptions()
     machine: Machine = Machine()
-    limits: Limits = Limits()
+    limits: GoalOptions = GoalOptions()
     answers: StudyAnswerLimits = StudyAnswerLimits()
     slo: Annotated[
         str,

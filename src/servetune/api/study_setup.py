@@ -22,7 +22,7 @@ from servetune.models import NetworkShape, load_shape
 from servetune.perf.roofline.drafting import ASSUMED_ACCEPTANCE
 from servetune.perf.sim import without_effect
 from servetune.prediction.calibrations import KeptCalibration
-from servetune.search import Axis, Space, parse_combination, parse_settings
+from servetune.search import Axis, Goal, Space, parse_combination, parse_settings
 from servetune.store import Artifacts, TrialRecord
 from servetune.trials import (
     Launch,
@@ -89,10 +89,10 @@ def study_setup(study: Study) -> StudySetup:
     space = _space(study, swept)
     if study.files.retry_failed and not study.files.resume:
         raise InputError("--retry-failed needs --resume")
-    limits = parse_constraints(study.limits.constraints or "")
+    goal = study.limits.stated()
     request_limits = parse_constraints(study.slo)
-    _require_goodput_limits(limits, request_limits)
-    if knob is not None and not worsened_by_load(limits):
+    _require_request_limits(goal, request_limits)
+    if knob is not None and not worsened_by_load(goal.constraints):
         raise InputError(
             "--find needs a constraint that holds up to some load",
             hint='limit a latency from above, such as --constraints "ttft:p99<=2s"',
@@ -102,6 +102,7 @@ def study_setup(study: Study) -> StudySetup:
     environment, _ = study.servers.environment()
     _require_place(study, swept, simulated=simulated)
     node = _machine(study).node(or_cpu=not simulated)
+    _require_measured(goal, node, simulated=simulated)
     compared = tuple(read_records(study.files.compare)) if study.files.compare else ()
     shape = _shape(study.model, swept)
     context = StudyContext(
@@ -110,7 +111,9 @@ def study_setup(study: Study) -> StudySetup:
         simulated=simulated,
         shape=shape,
         node=node,
-        constraints=limits,
+        constraints=goal.constraints,
+        objectives=goal.objectives,
+        ladder=goal.ladder,
         request_limits=request_limits,
         price_per_hour_usd=node.price.usd_per_hour if node.price else None,
         server_cmd=study.servers.server_cmd or study.servers.url,
@@ -281,12 +284,11 @@ def _is_given(name: str, client_args: Iterable[str]) -> bool:
     return re.search(rf"(?:^|[;\s]){name}\s*=", ";".join(client_args)) is not None
 
 
-def _require_goodput_limits(
-    limits: tuple[Constraint, ...], request_limits: tuple[Constraint, ...]
-) -> None:
-    if any(limit.metric == "goodput" for limit in limits) and not request_limits:
+def _require_request_limits(goal: Goal, request_limits: tuple[Constraint, ...]) -> None:
+    if ("goodput", "mean") in goal.values and not request_limits:
+        word = "constraint" if any(c.metric == "goodput" for c in goal.constraints) else "objective"
         raise InputError(
-            "a goodput constraint needs limits on single requests",
+            f"a goodput {word} needs limits on single requests",
             hint='give them with --slo "ttft<=500ms;tpot<=50ms"',
         )
     for limit in request_limits:
@@ -295,6 +297,27 @@ def _require_goodput_limits(
                 f"--slo judges single requests and {limit.metric} belongs to a whole trial",
                 hint=f"use {', '.join(LATENCIES)}",
             )
+
+
+def _require_measured(goal: Goal, node: Node, *, simulated: bool) -> None:
+    """Refuse objectives and constraints that no trial will have a value for.
+
+    Raises:
+        InputError: There is one: energy without counters, or cost without a price.
+    """
+    metrics = {metric for metric, _ in goal.values}
+    if "energy_per_token_j" in metrics and (simulated or node.device.vendor != "NVIDIA"):
+        where = "in a simulation" if simulated else f"on {node.device.name}"
+        raise InputError(
+            f"energy is not measured {where}",
+            hint="it needs the counters of NVIDIA GPUs; leave it out of objectives and constraints",
+        )
+    costs = [each.name for each in goal.objectives if each.metric.startswith("cost_")]
+    if costs and node.price is None:
+        raise InputError(
+            f"the objective {costs[0]} needs the price of the machine, which is not known",
+            hint="give it with --price-per-hour, or name a machine with --instance",
+        )
 
 
 def _require_place(study: Study, swept: Engine, *, simulated: bool) -> None:

@@ -6,33 +6,35 @@ else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import msgspec
 
 from servetune.api.frames import frame
-from servetune.api.inputs import constraints_of, journals_in, read_records, records_of
+from servetune.api.inputs import journals_in, note_unknown_limits, read_records, records_of
 from servetune.api.light import Lightener, whole_record
 from servetune.api.request import Request, request_of
-from servetune.api.shared_options import Limits
+from servetune.api.shared_options import GoalOptions
 from servetune.errors import InputError
 from servetune.hardware import cost_per_million_tokens_usd, instance
 from servetune.json_value import JsonObject
-from servetune.metrics import Constraint, parse_constraints
+from servetune.metrics import Constraint
 from servetune.option import NonNegative, argument, option
 from servetune.report import (
     candidates_of,
+    choice_json,
     dashboard_html,
     picks,
     price_lines,
     recommendation_text,
+    results_of,
     summary_pieces,
     timeline_in,
     timeline_of,
 )
-from servetune.search import OBJECTIVES, Recommendation
+from servetune.search import Goal, Objective, Recommendation, stated_goal
 from servetune.search import recommend as recommended
 from servetune.store import (
     Artifacts,
@@ -53,17 +55,21 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         records: One record per trial, as its journal has it.
         constraints: Limits that a choice among them must hold.
+        objectives: Objectives of a choice; the throughput where empty.
+        ladder: Whether `constraints` are in order of importance.
         source: First file or folder that they were read from; `None` where they were not.
     """
 
     records: tuple[TrialRecord, ...]
     constraints: tuple[Constraint, ...] = ()
+    objectives: tuple[Objective, ...] = ()
+    ladder: bool = False
     source: Path | None = None
 
     def __str__(self) -> str:
         from servetune.report import as_text, ranking_table
 
-        return as_text(ranking_table(self.records, self.constraints))
+        return as_text(ranking_table(self.records, self.constraints, self.picks()))
 
     __repr__ = __str__
 
@@ -83,16 +89,38 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
         return frame(_row(record) for record in self.records)
 
     def recommend(
-        self, objective: str = "throughput", constraints: str | None = None
+        self,
+        objective: str | Sequence[str] | None = None,
+        constraints: str | None = None,
+        sla: str | None = None,
     ) -> Recommendation:
         """The best trial among those that hold the constraints, and why.
 
         Args:
-            objective: `throughput`, `latency` or `cost`.
+            objective: Objective in place of the run's own, such as `cost` or `ttft:p99`; several
+                for the Pareto set.
             constraints: Limits in place of the run's own.
+            sla: Limits in order of importance, then an objective, in place of both.
+
+        Raises:
+            InputError: One cannot be read, or `sla` contradicts another one.
         """
-        limits = self.constraints if constraints is None else parse_constraints(constraints)
-        return recommended(candidates_of(self.records), limits, objective)
+        names = [objective] if isinstance(objective, str) else list(objective or ())
+        stated = stated_goal(constraints, names, sla)
+        own_limits = constraints is None and sla is None
+        return recommended(
+            candidates_of(self.records),
+            self.constraints if own_limits else stated.constraints,
+            stated.objectives or Goal(objectives=self.objectives).wanted,
+            ladder=self.ladder if own_limits else stated.ladder,
+        )
+
+    def picks(self) -> dict[str, Recommendation]:
+        """Recommendation for each objective by its name, of several first the knee of all.
+
+        Without objectives those for throughput, latency and cost.
+        """
+        return picks(self.records, self.constraints, self.objectives, ladder=self.ladder)
 
     def record(self, key: str) -> TrialRecord:
         """The trial of that key, such as the one that `recommend` chose.
@@ -163,6 +191,8 @@ def read(
     source: str | Path | Sequence[str | Path],
     constraints: str | None = None,
     *,
+    objective: str | Sequence[str] = (),
+    sla: str | None = None,
     rent: Rent | None = None,
 ) -> Trials:
     """Trials of a journal (`.jsonl`), a summary or a single record (`.json`).
@@ -172,12 +202,26 @@ def read(
     Args:
         source: The file, a folder of journals, or several of these.
         constraints: Limits in place of those that the run was given.
+        objective: Objective in place of the run's own; several for a Pareto set.
+        sla: Limits in order of importance, then an objective, in place of both.
         rent: Price of the machine in place of the records' own.
 
     Raises:
         StoreError: It is not there or holds no trial.
-        InputError: The constraints cannot be read.
+        InputError: The constraints or the objective cannot be read.
     """
+    names = (objective,) if isinstance(objective, str) else tuple(objective)
+    return read_with_goal(
+        source, GoalOptions(constraints=constraints, objective=names, sla=sla), rent
+    )
+
+
+def read_with_goal(
+    source: str | Path | Sequence[str | Path],
+    goal_options: GoalOptions,
+    rent: Rent | None = None,
+) -> Trials:
+    """Trials of a file, a folder or several of these, with the goal of a choice among them."""
     sources = [source] if isinstance(source, str | Path) else source
     try:
         paths = [Path(each) for each in sources]
@@ -185,10 +229,38 @@ def read(
         raise InputError(
             f"a {type(source).__name__} is no file of trials", hint="give a path, or a list of them"
         ) from None
+    goal_options.stated()  # refused before a long journal is read
     records = records_of(paths)
-    limits = constraints_of(constraints, records)
     priced = rent.applied(records) if rent else tuple(records)
-    return Trials(records=priced, constraints=limits, source=paths[0])
+    return _trials(priced, goal_options, source=paths[0])
+
+
+def _trials(
+    records: Sequence[TrialRecord], goal_options: GoalOptions, source: Path | None = None
+) -> Trials:
+    """Trials with the goal of a choice among them.
+
+    Raises:
+        InputError: An objective of the options has no value in any trial that ran.
+    """
+    goal = goal_options.goal(records)
+    if goal_options.constraints is None and goal_options.sla is None:
+        note_unknown_limits(records)
+    ran = [results_of(record) for record in records if record.status == "ok"]
+    for each in goal_options.stated().objectives:
+        # Without a price the report says that there is no cost, and the other picks stand.
+        if ran and each.name != "cost" and all(each.value(results) is None for results in ran):
+            raise InputError(
+                f"no trial has a value for the {each.title}",
+                hint=each.needs or f"choose another objective than {each.name}",
+            )
+    return Trials(
+        records=tuple(records),
+        constraints=goal.constraints,
+        objectives=goal.objectives,
+        ladder=goal.ladder,
+        source=source,
+    )
 
 
 def _row(record: TrialRecord) -> JsonObject:
@@ -223,14 +295,7 @@ class Recommend(Request, frozen=True, kw_only=True):
     verb: ClassVar[str] = "recommend"
 
     source: Annotated[Path, argument("Journal (.jsonl) or summary (.json).", metavar="SOURCE")]
-    objective: Annotated[
-        str,
-        option(
-            "Quantity that is best among the trials that hold the constraints.",
-            choices=tuple(OBJECTIVES),
-        ),
-    ] = "throughput"
-    limits: Limits = Limits()
+    limits: GoalOptions = GoalOptions()
     rent: Rent = Rent()
 
 
@@ -238,16 +303,18 @@ class Pick(msgspec.Struct, frozen=True, kw_only=True):
     """Recommended trial.
 
     Attributes:
-        objective: Objective as the user wrote it.
+        objective: Objective in the grammar, several joined by commas.
         constraints: Limits that the pick holds.
         choice: Choice of the trial: whether one holds all constraints, the pick, and the reasons.
         record: The picked trial; `None` where none was tried.
+        pareto: Trials of the Pareto set of several objectives, by the first of them.
     """
 
     objective: str
     constraints: tuple[Constraint, ...]
     choice: Recommendation
     record: TrialRecord | None
+    pareto: tuple[TrialRecord, ...] = ()
 
     @property
     def feasible(self) -> bool:
@@ -263,6 +330,7 @@ class Pick(msgspec.Struct, frozen=True, kw_only=True):
             "reasons": self.choice.reasons,
             "unmet": [limit.to_json() for limit in self.choice.unmet],
             "record": self.record,
+            **choice_json(self.choice, {record.key: record for record in self.pareto}),
         }
 
     def __str__(self) -> str:
@@ -288,33 +356,33 @@ def recommend(request: Recommend | str | Path | None = None, /, **options: objec
         InputError: An option or a constraint cannot be read.
     """
     request = request_of(Recommend, request, options)
-    constraints, source = request.limits.constraints, request.source
+    source = request.source
     if source.suffix != ".jsonl" or not source.is_file():
-        return pick_from(read(source, constraints, rent=request.rent), request.objective)
-    light = read_records(source, Lightener(constraints))
-    trials = Trials(
-        records=request.rent.applied(light), constraints=constraints_of(constraints, light)
-    )
-    choice = trials.recommend(request.objective)
-    chosen = whole_record(source, choice.chosen.key) if choice.chosen else None
-    return Pick(
-        objective=request.objective,
-        constraints=trials.constraints,
-        choice=choice,
-        record=request.rent.applied([chosen])[0] if chosen else None,
-    )
+        return pick_from(read_with_goal(source, request.limits, request.rent))
+    request.limits.stated()
+    light = read_records(source, Lightener(request.limits.goal))
+    pick = pick_from(_trials(request.rent.applied(light), request.limits))
+    if pick.record is None:
+        return pick
+    chosen = whole_record(source, pick.record.key)
+    return msgspec.structs.replace(pick, record=request.rent.applied([chosen])[0])
 
 
-def pick_from(trials: Trials, objective: str) -> Pick:
+def pick_from(trials: Trials, objective: str | Sequence[str] | None = None) -> Pick:
     """The best of these trials among those that hold their constraints, and why.
 
     Args:
         trials: Trials to choose from.
-        objective: `throughput`, `latency` or `cost`.
+        objective: Objective in place of the trials' own; several for the Pareto set.
     """
     choice = trials.recommend(objective)
-    chosen = trials.record(choice.chosen.key) if choice.chosen else None
-    return Pick(objective=objective, constraints=trials.constraints, choice=choice, record=chosen)
+    return Pick(
+        objective=choice.objective,
+        constraints=trials.constraints,
+        choice=choice,
+        record=trials.record(choice.chosen.key) if choice.chosen else None,
+        pareto=tuple(trials.record(member.key) for member in choice.pareto),
+    )
 
 
 class Report(Request, frozen=True, kw_only=True):
@@ -342,7 +410,7 @@ class Report(Request, frozen=True, kw_only=True):
         ),
     ] = None
     force: Annotated[bool, option("Permission to write over files that are there.")] = False
-    limits: Limits = Limits()
+    limits: GoalOptions = GoalOptions()
     rent: Rent = Rent()
 
 
@@ -374,7 +442,7 @@ def write_report(request: Report | str | Path | None = None, /, **options: objec
     request = request_of(Report, request, options)
     if not request.sources:
         raise InputError("a report needs a source", hint="give the .jsonl of a run, or its folder")
-    trials = read(request.sources, request.limits.constraints, rent=request.rent)
+    trials = read_with_goal(request.sources, request.limits, request.rent)
     compared = tuple(read_records(request.compare)) if request.compare else ()
     artifacts = Artifacts.at(request.output_json or _summary_of(request.sources))
     if not request.force:
@@ -391,6 +459,7 @@ def write_report(request: Report | str | Path | None = None, /, **options: objec
         trials.constraints,
         compared=compared,
         timeline=_timeline_beside(request.sources, trials),
+        chosen=trials.picks(),
     )
     return Reported(trials=trials, compared=compared, artifacts=artifacts)
 
@@ -402,9 +471,19 @@ def write_artifacts(
     *,
     compared: tuple[TrialRecord, ...] | list[TrialRecord] = (),
     timeline: JsonObject | None = None,
+    chosen: Mapping[str, Recommendation] | None = None,
 ) -> None:
-    """Make the summary and the dashboard; equal records make equal files."""
-    chosen = picks(records, constraints)
+    """Make the summary and the dashboard; equal records make equal files.
+
+    Args:
+        artifacts: Paths of both.
+        records: Trials of the run in order.
+        constraints: Constraints of the run.
+        compared: Records shown beside them.
+        timeline: Request timeline of a single trial.
+        chosen: Picks of the run; for throughput, latency and cost where not given.
+    """
+    chosen = picks(records, constraints) if chosen is None else chosen
     write_pieces(artifacts.summary, summary_pieces(records, constraints, chosen))
     page = dashboard_html(
         records,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from servetune.cli.output import echo
 from servetune.metrics import Constraint
 from servetune.report import comparison_table, console, ranking_table
+from servetune.search import Recommendation
 from servetune.store import Artifacts, TrialRecord
 
 
@@ -16,12 +17,13 @@ def print_outcome(
     records: Sequence[TrialRecord],
     constraints: tuple[Constraint, ...],
     *,
+    chosen: Mapping[str, Recommendation] | None = None,
     compared: Sequence[TrialRecord] = (),
     journal: Path | None = None,
 ) -> None:
     """The ranked table, the comparison where there is one, and where the files are."""
     terminal = console()
-    terminal.print(ranking_table(records, constraints))
+    terminal.print(ranking_table(records, constraints, chosen))
     if compared:
         terminal.print()
         terminal.print(comparison_table(records, compared))

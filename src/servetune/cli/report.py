@@ -19,6 +19,7 @@ def report(request: api.Report) -> int:
         made.artifacts,
         made.trials.records,
         made.trials.constraints,
+        chosen=made.trials.picks(),
         compared=made.compared,
         journal=request.sources[0],
     )

@@ -26,6 +26,7 @@ def tune(request: api.Study) -> int:
             found.artifacts,
             found.trials.records,
             found.trials.constraints,
+            chosen=found.trials.picks(),
             compared=found.compared,
         )
         for load in found.loads:

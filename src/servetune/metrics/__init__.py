@@ -7,11 +7,14 @@ from servetune.metrics.overload import saturation
 from servetune.metrics.precision import PrecisionTarget
 from servetune.metrics.record import Record
 from servetune.metrics.slo import (
+    LARGER_IS_BETTER,
     LATENCIES,
     METRICS,
     Constraint,
     constraint_from_json,
+    interval_of,
     parse_constraints,
+    parse_metric,
     unmet,
     value_of,
 )
@@ -19,6 +22,7 @@ from servetune.metrics.steady import steady_window
 from servetune.metrics.summary import summarize
 
 __all__ = [
+    "LARGER_IS_BETTER",
     "LATENCIES",
     "MAX_ERROR_RATE",
     "MAX_WRONG_LENGTH",
@@ -32,7 +36,9 @@ __all__ = [
     "compat_results",
     "constraint_from_json",
     "failure_name",
+    "interval_of",
     "parse_constraints",
+    "parse_metric",
     "saturation",
     "short_texts",
     "steady_window",

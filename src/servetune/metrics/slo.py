@@ -36,8 +36,20 @@ RATES = (
     "wrong_length_rate",
     "cost_per_million_tokens",
     "cost_per_hour",
+    "output_throughput_per_gpu",
+    "energy_per_token_j",
 )
 METRICS = (*LATENCIES, *RATES)
+#: Metrics of which more is better; of all others less is.
+LARGER_IS_BETTER = frozenset(
+    {
+        "request_throughput",
+        "output_throughput",
+        "input_throughput",
+        "output_throughput_per_gpu",
+        "goodput",
+    }
+)
 
 _OPERATORS: Mapping[str, Callable[[Any, float], Any]] = {
     "<=": operator.le,
@@ -54,6 +66,7 @@ _CONSTRAINT = re.compile(
     r"(?P<op><=|>=|==|!=|<|>)\s*"
     r"(?P<value>[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?)\s*(?P<unit>[A-Za-z]*)\s*"
 )
+_METRIC = re.compile(r"\s*(?P<metric>[A-Za-z_]\w*)\s*(:\s*(?P<statistic>[\w.]+)\s*)?")
 
 
 class Constraint(msgspec.Struct, frozen=True):
@@ -118,6 +131,30 @@ def parse_constraints(text: str) -> tuple[Constraint, ...]:
     return tuple(constraints)
 
 
+def parse_metric(text: str, whole: str = "", position: int = 0) -> tuple[str, str]:
+    """Metric and statistic of a text such as `ttft:p99`, in the grammar of constraints.
+
+    Args:
+        text: Metric, and its statistic after a colon where it is not the mean.
+        whole: Text that an error shows; `text` itself where empty.
+        position: Place of `text` in it.
+
+    Raises:
+        GrammarError: The text does not follow the grammar.
+        UnknownName: The metric is unknown.
+    """
+    match = _METRIC.fullmatch(text)
+    if match is None:
+        offset = position + len(text) - len(text.lstrip())
+        raise GrammarError(
+            f"'{text.strip()}' is no metric with its statistic",
+            whole or text,
+            offset,
+            hint="write it like ttft:p99 or goodput",
+        )
+    return _metric_and_statistic(match, whole or text, position, example=match["metric"])
+
+
 def constraint_from_json(raw: ResultFields) -> Constraint:
     """Constraint from its journal form (`{"name": "p99_ttft_ms", "op": "<", "value": 1}`).
 
@@ -143,17 +180,45 @@ def value_of(results: ResultFields, metric: str, statistic: str = "mean") -> flo
     """Metric of a trial's results, in milliseconds for latencies; `None` if absent.
 
     Percentiles without a field of their own are interpolated linearly in the quantile grid
-    (`results["quantiles"]`).
+    (`results["quantiles"]`). Energy per output token is that of the watched GPUs
+    (`results["server"]["energy_j"]`) over the output tokens of the answered requests.
     """
     direct = results.get(field_of(metric, statistic))
     if direct is None and statistic == "p50":
         direct = results.get(field_of(metric, "median"))
     if isinstance(direct, int | float):
         return float(direct)
+    if metric == "energy_per_token_j":
+        return _energy_per_token_j(results)
     grid = (results.get("quantiles") or {}).get(f"{metric}_ms")
     if grid is None or not statistic.startswith("p"):
         return None
     return _interpolate(grid, float(statistic[1:]))
+
+
+def interval_of(
+    results: ResultFields, metric: str, statistic: str = "mean"
+) -> tuple[float | None, float | None] | None:
+    """Sampling interval of a metric, low and high end; `None` where the record has none.
+
+    An end is `None` where the requests do not determine it. Throughput per GPU and cost per token
+    are the output throughput times or under a constant, so they have its interval, scaled.
+    """
+    intervals = results.get("intervals")
+    if not isinstance(intervals, Mapping):
+        return None
+    field = field_of(metric, "median" if statistic == "p50" else statistic)
+    ends = _ends(intervals.get(field))
+    if ends is not None or metric not in ("output_throughput_per_gpu", "cost_per_million_tokens"):
+        return ends
+    rate, value = value_of(results, "output_throughput"), value_of(results, metric)
+    ends = _ends(intervals.get("output_throughput"))
+    if ends is None or not rate or value is None:
+        return None
+    low, high = ends
+    if metric == "output_throughput_per_gpu":
+        return low and value * low / rate, high and value * high / rate
+    return high and value * rate / high, value * rate / low if low and low > 0 else None
 
 
 def unmet(constraints: tuple[Constraint, ...], results: ResultFields) -> list[Constraint]:
@@ -171,24 +236,10 @@ def _parse_one(part: str, text: str, position: int) -> Constraint:
         raise GrammarError(
             f"cannot read the constraint '{part.strip()}'", text, offset, hint=_EXAMPLE
         )
-    metric, unit = match["metric"], match["unit"]
-    if metric not in METRICS:
-        raise UnknownName("metric", metric, METRICS)
-    statistic = match["statistic"] or "mean"
-    if not _STATISTIC.fullmatch(statistic):
-        raise GrammarError(
-            f"unknown statistic '{statistic}'",
-            text,
-            position + match.start("statistic"),
-            hint="use mean, median or a percentile from p50 to p99.9",
-        )
-    if metric in RATES and match["statistic"] not in (None, "mean"):
-        raise GrammarError(
-            f"{metric} is one number per trial and has no {statistic}",
-            text,
-            position + match.start("statistic"),
-            hint=f"write {metric}{match['op']}{match['value']}",
-        )
+    unit = match["unit"]
+    metric, statistic = _metric_and_statistic(
+        match, text, position, example=f"{match['metric']}{match['op']}{match['value']}"
+    )
     if unit and (metric in RATES or unit not in _MS_PER_UNIT):
         known = "no unit" if metric in RATES else "ms, s or us"
         raise GrammarError(
@@ -220,6 +271,46 @@ def _parse_one(part: str, text: str, position: int) -> Constraint:
         )
     scale = _MS_PER_UNIT[unit] if metric in LATENCIES else 1.0
     return Constraint(metric, statistic, match["op"], float(match["value"]) * scale)
+
+
+def _metric_and_statistic(
+    match: re.Match[str], text: str, position: int, *, example: str
+) -> tuple[str, str]:
+    """Metric and statistic of a match; `example` is how a metric without statistics is written."""
+    metric, statistic = match["metric"], match["statistic"] or "mean"
+    if metric not in METRICS:
+        raise UnknownName("metric", metric, METRICS)
+    if not _STATISTIC.fullmatch(statistic):
+        raise GrammarError(
+            f"unknown statistic '{statistic}'",
+            text,
+            position + match.start("statistic"),
+            hint="use mean, median or a percentile from p50 to p99.9",
+        )
+    if metric in RATES and statistic != "mean":
+        raise GrammarError(
+            f"{metric} is one number per trial and has no {statistic}",
+            text,
+            position + match.start("statistic"),
+            hint=f"write {example}",
+        )
+    return metric, statistic
+
+
+def _ends(raw: object) -> tuple[float | None, float | None] | None:
+    """Ends of an interval as a journal has it; `None` where it is none."""
+    if not isinstance(raw, list | tuple) or len(raw) != 2:
+        return None
+    low, high = (float(end) if isinstance(end, int | float) else None for end in raw)
+    return None if low is None and high is None else (low, high)
+
+
+def _energy_per_token_j(results: ResultFields) -> float | None:
+    side, tokens = results.get("server"), results.get("total_output_tokens")
+    energy_j = side.get("energy_j") if isinstance(side, Mapping) else None
+    if not isinstance(energy_j, int | float) or not isinstance(tokens, int | float) or not tokens:
+        return None
+    return energy_j / tokens
 
 
 def _interpolate(grid: Mapping[str, float | None], percent: float) -> float | None:

@@ -18,6 +18,7 @@ from servetune.report.ranking import (
     label_of,
     picks,
     ranked,
+    results_of,
     varying,
 )
 from servetune.report.replicas import ReplicaRow, replica_rows, replica_table
@@ -33,7 +34,13 @@ from servetune.report.roofline import (
     roofline_svg,
 )
 from servetune.report.suggestions import suggestions
-from servetune.report.summary import records_from_summary, summary, summary_json, summary_pieces
+from servetune.report.summary import (
+    choice_json,
+    records_from_summary,
+    summary,
+    summary_json,
+    summary_pieces,
+)
 from servetune.report.tables import (
     as_text,
     comparison_table,
@@ -58,6 +65,7 @@ __all__ = [
     "bench_table",
     "candidates_of",
     "check_constraints",
+    "choice_json",
     "comparison_table",
     "console",
     "dashboard_html",
@@ -77,6 +85,7 @@ __all__ = [
     "records_from_summary",
     "replica_rows",
     "replica_table",
+    "results_of",
     "roofline_html",
     "roofline_svg",
     "simulated_notice",

@@ -17,10 +17,11 @@ from servetune.report.comparison import PredictionPair, pairs_between, pairs_wit
 from servetune.report.quantities import QUANTITIES, STATISTICS
 from servetune.report.ranking import (
     SweptSettings,
-    candidates_of,
     devices_of,
     label_of,
     miscounted,
+    pareto_of,
+    pick_title,
     picks,
     setting_text,
     short_name,
@@ -30,11 +31,9 @@ from servetune.report.selection import MOST_BYTES, MOST_TRIALS, in_order_of_inte
 from servetune.report.suggestions import LOAD_SETTINGS, Evidence, load_of
 from servetune.report.summary import simulated_accuracy, simulated_share, simulated_speed
 from servetune.search import (
-    OBJECTIVES,
     TOLERATED_ERROR_RATE,
     Recommendation,
     failed_requests,
-    pareto_keys,
 )
 from servetune.store.schema import TrialRecord
 
@@ -69,7 +68,7 @@ def page_data(
     evidence = Evidence(records, constraints)
     findings = miscounted(records)
     chosen = picks(records, constraints) if chosen is None else chosen
-    pareto = pareto_keys(candidates_of(records))
+    pareto = pareto_of(records, chosen)
     interest = in_order_of_interest(records, constraints, chosen, pareto)
 
     def trial(place: int) -> JsonObject:
@@ -91,7 +90,8 @@ def page_data(
             for q in QUANTITIES.values()
         ],
         "statistics": list(STATISTICS),
-        "objectives": [msgspec.to_builtins(objective) for objective in OBJECTIVES.values()],
+        "objectives": [_choice(pick) for pick in chosen.values()],
+        "ladder": any(pick.ladder for pick in chosen.values()),
         "constraints": [msgspec.to_builtins(c) | {"label": c.label} for c in constraints],
         "tolerated_error_rate": TOLERATED_ERROR_RATE,
         "settings": [
@@ -246,6 +246,18 @@ def _trial(record: TrialRecord, names: SweptSettings, load: str | None) -> JsonO
         if failure
         else None,
     }
+
+
+def _choice(pick: Recommendation) -> JsonObject:
+    """Objective of a pick, the first of several, under the pick's name."""
+    choice: JsonObject = {
+        **msgspec.to_builtins(pick.objectives[0]),
+        "name": pick.objective,
+        "heading": pick_title(pick),
+    }
+    if len(pick.objectives) > 1:
+        choice["objectives"] = msgspec.to_builtins(pick.objectives)
+    return choice
 
 
 def _pick(pick: Recommendation) -> JsonObject:

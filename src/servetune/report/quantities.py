@@ -17,7 +17,7 @@ DASH = "–"
 #: Statistics of a latency that the dashboard offers.
 STATISTICS = ("mean", "median", "p90", "p95", "p99")
 
-Unit = Literal["ms", "tokens/s", "requests/s", "USD", "fraction"]
+Unit = Literal["ms", "tokens/s", "requests/s", "USD", "fraction", "J"]
 
 
 class Quantity(msgspec.Struct, frozen=True):
@@ -70,6 +70,7 @@ QUANTITIES: Mapping[str, Quantity] = {
         ("goodput", "Goodput", "Goodput", "requests/s", True),
         ("cost_per_million_tokens", "Cost per million output tokens", "$/M tokens", "USD", False),
         ("cost_per_hour", "Cost of the machine per hour", "$/hour", "USD", False),
+        ("energy_per_token_j", "Energy per output token", "J/token", "J", False),
         ("error_rate", "Failed requests", "Errors", "fraction", False),
         (
             "wrong_length_rate",
@@ -110,4 +111,6 @@ def shown(value: float | None, unit: Unit) -> str:
         return format_usd(value)
     if unit == "fraction":
         return f"{value * 100:.3g}%"
+    if unit == "J":
+        return f"{value:,.3g} J"
     return f"{format_rate(value)} {'tok/s' if unit == 'tokens/s' else 'req/s'}"

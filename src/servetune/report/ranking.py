@@ -12,14 +12,18 @@ from servetune.engines.translate import plan_of_any_engine
 from servetune.errors import ServetuneError
 from servetune.json_value import JsonObject
 from servetune.metrics import Constraint, short_texts, value_of
+from servetune.metrics.results import ResultFields
 from servetune.plan.plan import Plan
 from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown
 from servetune.search import (
     OBJECTIVES,
     Candidate,
+    Goal,
+    Objective,
     Recommendation,
     exceeds_error_tolerance,
     failed_requests,
+    pareto_keys,
     recommend,
 )
 from servetune.store.schema import TrialRecord
@@ -112,10 +116,26 @@ def candidates_of(records: Sequence[TrialRecord]) -> list[Candidate]:
     """Successful trials as candidates for a recommendation."""
     names = varying(records)
     return [
-        Candidate(key=record.key, label=label_of(record, names), results=record.results)
+        Candidate(
+            key=record.key,
+            label=label_of(record, names),
+            results=results_of(record),
+            simulated=record.simulated,
+        )
         for record in records
         if record.status == "ok"
     ]
+
+
+def results_of(record: TrialRecord) -> ResultFields:
+    """Results of a trial with the throughput per GPU, which other tools' journals do not have."""
+    results = record.results
+    if results.output_throughput is None or results.output_throughput_per_gpu is not None:
+        return results
+    devices = devices_of(record)
+    if not devices:
+        return results
+    return results.with_fields(output_throughput_per_gpu=results.output_throughput / devices)
 
 
 def miscounted(records: Sequence[TrialRecord]) -> dict[str, str]:
@@ -142,16 +162,63 @@ def failed_text(record: TrialRecord) -> str:
 
 
 def picks(
-    records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]
+    records: Sequence[TrialRecord],
+    constraints: tuple[Constraint, ...],
+    objectives: Sequence[Objective] = (),
+    *,
+    ladder: bool = False,
 ) -> dict[str, Recommendation]:
-    """Recommendation for each objective: throughput, latency and cost."""
+    """Recommendation for each objective by its name, of several first the knee of all.
+
+    Args:
+        records: Trials of the run.
+        constraints: Limits; in order of importance where `ladder`.
+        objectives: Objectives; throughput, latency and cost where empty.
+        ladder: Whether earlier constraints go before later ones where not all can be met.
+    """
     candidates = candidates_of(records)
-    return {name: recommend(candidates, constraints, name) for name in OBJECTIVES}
+    asked = [objectives] if len(objectives) > 1 else []
+    asked += [(each,) for each in (objectives or OBJECTIVES.values())]
+    found = [recommend(candidates, constraints, each, ladder=ladder) for each in asked]
+    return {each.objective: each for each in found}
+
+
+_PICK_TITLES: Mapping[str, str] = {
+    "throughput": "Throughput pick",
+    "latency": "Latency pick",
+    "cost": "Cheapest per million tokens",
+}
+
+
+def pick_title(pick: Recommendation) -> str:
+    """Heading of a recommendation: what it is best in."""
+    if len(pick.objectives) > 1:
+        return f"Knee of {', '.join(each.name for each in pick.objectives)}"
+    [objective] = pick.objectives
+    word = "Highest" if objective.maximize else "Lowest"
+    return _PICK_TITLES.get(objective.name, f"{word} {objective.title}")
+
+
+def goal_text(constraints: tuple[Constraint, ...], chosen: Mapping[str, Recommendation]) -> str:
+    """Constraints of a run as text, as a ladder where they are in order of importance."""
+    ladder = next((pick for pick in chosen.values() if pick.ladder), None)
+    if ladder is None:
+        return f"constraints: {'; '.join(c.label for c in constraints)}" if constraints else ""
+    return f"SLA: {Goal(constraints=constraints, objectives=ladder.objectives, ladder=True).label}"
+
+
+def pareto_of(records: Sequence[TrialRecord], chosen: Mapping[str, Recommendation]) -> list[str]:
+    """Keys of the Pareto set of the objectives that were asked for, else of the usual ones."""
+    several = next((pick for pick in chosen.values() if len(pick.objectives) > 1), None)
+    if several is not None:
+        return [member.key for member in several.pareto]
+    return pareto_keys(candidates_of(records))
 
 
 def check_constraints(record: TrialRecord, constraints: tuple[Constraint, ...]) -> ConstraintCheck:
     """Constraint check of a trial; a failed trial has values for none."""
-    verdicts = [(c, c.holds(record.results)) for c in constraints]
+    results = results_of(record)
+    verdicts = [(c, c.holds(results)) for c in constraints]
     return ConstraintCheck(
         met=tuple(c for c, holds in verdicts if holds is True),
         missed=tuple(c for c, holds in verdicts if holds is False),
@@ -169,7 +236,7 @@ def constraint_lines(record: TrialRecord, constraints: tuple[Constraint, ...]) -
     ):
         for limit in limits:
             quantity = QUANTITIES[limit.metric]
-            value = quantity_value(record.results, limit.metric, limit.statistic)
+            value = quantity_value(results_of(record), limit.metric, limit.statistic)
             yield f"{word} {limit.label}: {shown(value, quantity.unit)}"
 
 

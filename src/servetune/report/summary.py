@@ -6,6 +6,7 @@ output depends on the records only: equal records give equal bytes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -18,8 +19,8 @@ from servetune.json_value import JsonObject
 from servetune.metrics import Constraint, unmet, value_of
 from servetune.models import catalogue, load_shape
 from servetune.perf.roofline import accuracy_like
-from servetune.report.ranking import candidates_of, picks
-from servetune.search import Recommendation, pareto_keys
+from servetune.report.ranking import pareto_of, picks
+from servetune.search import Recommendation
 from servetune.store.schema import SCHEMA, TrialRecord, record_from_json
 
 _BEST = {
@@ -47,7 +48,7 @@ def summary(
         "metadata": _metadata(records, constraints),
         "best_configurations": _best_configurations(records, constraints),
         "recommended": {name: _recommended(pick, by_key) for name, pick in chosen.items()},
-        "pareto": pareto_keys(candidates_of(records)),
+        "pareto": pareto_of(records, chosen),
     }
 
 
@@ -229,4 +230,46 @@ def _recommended(pick: Recommendation, by_key: Mapping[str, TrialRecord]) -> Jso
         "cmd": record.cmd if record else None,
         "feasible": pick.feasible,
         "reasons": list(pick.reasons),
+        **choice_json(pick, by_key),
     }
+
+
+def choice_json(pick: Recommendation, by_key: Mapping[str, TrialRecord]) -> JsonObject:
+    """Further facts of a choice as JSON values; each member is absent where it has no meaning.
+
+    `pareto` has the members of the Pareto set with settings and values, `ties` the keys of trials
+    that cannot be told apart from the choice, `binding` and `reaches` how far trials are from the
+    constraints where none meets all.
+
+    Args:
+        pick: The choice.
+        by_key: Records of the Pareto set, at least, by their keys.
+    """
+    facts: JsonObject = {}
+    if pick.pareto:
+        facts["pareto"] = [
+            {
+                "key": member.key,
+                "label": member.label,
+                "server_args": by_key[member.key].config.server_args,
+                "client_args": by_key[member.key].config.client_args,
+                "values": {each.name: each.value(member.results) for each in pick.objectives},
+                "knee": member is pick.chosen,
+            }
+            for member in pick.pareto
+        ]
+    if pick.ties:
+        facts["ties"] = [tied.key for tied in pick.ties]
+    if pick.binding is not None:
+        facts["binding"] = pick.binding.to_json()
+        facts["reaches"] = [
+            {
+                "constraint": each.constraint.to_json(),
+                "best": each.best,
+                "miss_fraction": each.miss if math.isfinite(each.miss) else None,
+                "held_count": each.held_count,
+                "freed_count": each.freed_count,
+            }
+            for each in pick.reaches
+        ]
+    return facts

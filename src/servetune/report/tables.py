@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO
 
 import msgspec
@@ -30,7 +30,9 @@ from servetune.report.ranking import (
     any_failed,
     check_constraints,
     failed_text,
+    goal_text,
     label_of,
+    pick_title,
     picks,
     ranked,
     short_name,
@@ -38,19 +40,13 @@ from servetune.report.ranking import (
 )
 from servetune.report.suggestions import Evidence
 from servetune.report.summary import simulated_accuracy, simulated_share, simulated_speed
-from servetune.search import Recommendation, failed_requests
+from servetune.search import Objective, Recommendation, failed_requests, set_reasons
 from servetune.store.schema import TrialRecord
 from servetune.units import MS_PER_S
 from servetune.visible import visible
 
 #: Width where there is no terminal, enough for the widest table.
 _PLAIN_WIDTH = 160
-
-_PICK_TITLES = {
-    "throughput": "Throughput pick",
-    "latency": "Latency pick",
-    "cost": "Cheapest per million tokens",
-}
 
 
 def console(file: IO[str] | None = None) -> Console:
@@ -99,20 +95,30 @@ def fact_table(facts: Iterable[tuple[str, str]]) -> Table:
 
 
 def ranking_table(
-    records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]
+    records: Sequence[TrialRecord],
+    constraints: tuple[Constraint, ...],
+    chosen: Mapping[str, Recommendation] | None = None,
 ) -> RenderableType:
-    """Picks, ranked trials, and failed trials with their reasons."""
+    """Picks, ranked trials, and failed trials with their reasons.
+
+    Args:
+        records: Trials of the run in order.
+        constraints: Constraints of the run.
+        chosen: Picks of the run, where they have been made.
+    """
     if not records:
         return Text("no trials in this journal")
     parts: list[RenderableType] = []
     simulated = simulated_notice(records)
     if simulated:
         parts.append(Text(simulated, style="bold yellow"))
-    if constraints:
-        parts.append(Text("constraints: " + "; ".join(c.label for c in constraints)))
+    chosen = picks(records, constraints) if chosen is None else chosen
+    if goal := goal_text(constraints, chosen):
+        parts.append(Text(goal))
     failed = [record for record in records if record.status == "failed"]
     if len(failed) < len(records):
-        parts += [Text(), _Picks(records, constraints), Text(), _Ranking(records, constraints)]
+        shown_picks = _Picks(records, constraints, chosen)
+        parts += [Text(), shown_picks, Text(), _Ranking(records, constraints)]
     else:
         parts += [Text(), Text("all trials failed, so there is nothing to rank")]
     if failed:
@@ -185,7 +191,7 @@ def pairs_table(
 
 def recommendation_text(rec: Recommendation) -> str:
     """Recommendation as plain lines: the configuration and the reasons."""
-    title = _PICK_TITLES.get(rec.objective, rec.objective)
+    title = pick_title(rec)
     if rec.chosen is None:
         return "\n".join([f"{title}: none", *(f"  - {reason}" for reason in rec.reasons)])
     mark = "" if rec.feasible else "  (misses a constraint)"
@@ -355,10 +361,15 @@ def _limited(constraint: Constraint) -> str:
 class _Picks:
     """Picks: a table where it fits, else one paragraph each."""
 
-    def __init__(self, records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]) -> None:
+    def __init__(
+        self,
+        records: Sequence[TrialRecord],
+        constraints: tuple[Constraint, ...],
+        chosen: Mapping[str, Recommendation],
+    ) -> None:
         self._records = records
         self._constraints = constraints
-        self._picks = picks(records, constraints)
+        self._picks = chosen
         self._by_key = {record.key: record for record in reversed(records)}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -367,12 +378,23 @@ class _Picks:
             yield table
             if any(pick.chosen and not pick.feasible for pick in self._picks.values()):
                 yield Text("no trial meets every constraint: each pick is the nearest miss")
+                yield from self._shortfall()
             yield from self._left_out()
+            yield from self._pareto_set()
         else:
             yield from (Text(recommendation_text(pick)) for pick in self._picks.values())
         yield from (Text(line) for line in price_lines(self._records))
         for label, text in self._suggested():
             yield Text(f"from the trials, for {label}: {text}")
+
+    def _shortfall(self) -> Iterator[Text]:
+        """Best value of each constraint, and which one binds; each line once for all picks."""
+        lines = (line for pick in self._picks.values() for line in pick.shortfall)
+        yield from (Text(line) for line in dict.fromkeys(lines))
+
+    def _pareto_set(self) -> Iterator[Text]:
+        for pick in self._picks.values():
+            yield from (Text(reason) for reason in set_reasons(pick))
 
     def _left_out(self) -> Iterator[Text]:
         """Note on excluded trials, for which the table has no column."""
@@ -394,40 +416,56 @@ class _Picks:
         table = Table(title="Picks", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         for head in ("for", "configuration"):
             table.add_column(head, no_wrap=True)
-        for head in ("out tok/s", "req/s", "TTFT mean", "E2E p99", "$/M out tokens"):
+        further = self._further_objectives()
+        for head in (*_PICK_COLUMNS, *(each.title for each in further)):
             table.add_column(head, justify="right", no_wrap=True)
         chosen = [self._by_key[pick.chosen.key] for pick in self._picks.values() if pick.chosen]
         failing = any_failed(chosen)
         if failing:
             table.add_column("requests failed", justify="right", no_wrap=True)
         table.add_column("constraints", no_wrap=True)
-        for name, pick in self._picks.items():
-            title = Text(_PICK_TITLES[name], style="bold")
+        for pick in self._picks.values():
+            title = Text(pick_title(pick), style="bold")
             if pick.chosen is None:
-                table.add_row(title, DASH, *[DASH] * (5 + failing), Text("; ".join(pick.reasons)))
+                dashes = [DASH] * (len(_PICK_COLUMNS) + len(further) + failing)
+                table.add_row(title, DASH, *dashes, Text("; ".join(pick.reasons)))
                 continue
             record = self._by_key[pick.chosen.key]
             check = (
                 _constraint_text(record, self._constraints) if self._constraints else "none given"
             )
-            numbers = [*_pick_numbers(record), *([failed_text(record)] if failing else [])]
+            values = ((each, each.value(pick.chosen.results)) for each in further)
+            numbers = [
+                *_pick_numbers(record),
+                *(DASH if value is None else each.shown(value) for each, value in values),
+                *([failed_text(record)] if failing else []),
+            ]
             table.add_row(title, Text(pick.chosen.label), *numbers, check)
         return table
 
+    def _further_objectives(self) -> list[Objective]:
+        """Objectives that the usual columns do not show."""
+        every = {o.name: o for pick in self._picks.values() for o in pick.objectives}
+        usual = _PICK_COLUMNS.values()
+        return [each for each in every.values() if (each.metric, each.statistic) not in usual]
+
+
+#: Columns of the picks: heading -> metric and statistic.
+_PICK_COLUMNS: Mapping[str, tuple[str, str]] = {
+    "out tok/s": ("output_throughput", "mean"),
+    "req/s": ("request_throughput", "mean"),
+    "TTFT mean": ("ttft", "mean"),
+    "E2E p99": ("e2e_latency", "p99"),
+    "$/M out tokens": ("cost_per_million_tokens", "mean"),
+}
+
 
 def _pick_numbers(record: TrialRecord) -> list[str]:
-    chosen = (
-        ("output_throughput", "mean"),
-        ("request_throughput", "mean"),
-        ("ttft", "mean"),
-        ("e2e_latency", "p99"),
-        ("cost_per_million_tokens", "mean"),
-    )
     return [
         shown(quantity_value(record.results, name, statistic), QUANTITIES[name].unit)
         .removesuffix(" tok/s")
         .removesuffix(" req/s")
-        for name, statistic in chosen
+        for name, statistic in _PICK_COLUMNS.values()
     ]
 
 

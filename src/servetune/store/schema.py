@@ -201,6 +201,8 @@ class Metadata(_JsonFields):
     output_tokens = _Field(float)
     dataset_imitated = _Field(bool)
     seed = _Field(int)
+    objective = _Field(str)
+    ladder = _Field(bool)
     urls = _Field(list[str])
 
 

@@ -16,7 +16,7 @@ from servetune.trials.budget import Budget
 from servetune.trials.doubt import PickDoubt, pick_doubt
 from servetune.trials.guided import guided_search
 from servetune.trials.order import is_put_off, ordered
-from servetune.trials.outcomes import SEARCHED, outcome_of
+from servetune.trials.outcomes import objectives_of, outcome_of_record
 from servetune.trials.policy import ExecutionPolicy
 from servetune.trials.trial import StudyContext, Trial
 
@@ -164,12 +164,13 @@ class AskedTrials:
                 points,
                 self._trials,
                 self._study,
-                SEARCHED[0],
+                objectives_of(self._study)[0],
                 seed=policy.seed,
                 margin=policy.margin,
                 confidence=policy.confidence,
             )
-        return strategy(policy.strategy, points, seed=policy.seed, objective_count=len(SEARCHED))
+        count = len(objectives_of(self._study))
+        return strategy(policy.strategy, points, seed=policy.seed, objective_count=count)
 
     @property
     def runs_all(self) -> bool:
@@ -227,7 +228,7 @@ class AskedTrials:
             [Point(_settings(trial), trial.plan) for trial in trials],
             trials,
             self._study,
-            SEARCHED[0],
+            objectives_of(self._study)[0],
             margin=policy.margin,
             confidence=policy.confidence,
             results=[self._results[trial.key][1] for trial in trials],
@@ -279,7 +280,7 @@ class AskedTrials:
                 return
             if not is_put_off(record):
                 self._ended.add(record.key)
-                outcome = outcome_of(record, self._study.constraints)
+                outcome = outcome_of_record(record, self._study)
                 if outcome.counts and self._study.simulated:
                     self._results[record.key] = outcome, record.results
                 self._strategy.tell(index, outcome)

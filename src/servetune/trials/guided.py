@@ -19,12 +19,13 @@ from servetune.perf import run_features
 from servetune.perf.roofline import PlannedRun, RunPoint, predict_runs
 from servetune.prediction.forecasts import NOISE, Quantity, forecast_of
 from servetune.search.beliefs import Forecast
-from servetune.search.recommend import Objective
+from servetune.search.objectives import Objective
+from servetune.search.outcome import outcome_of
 from servetune.search.strategies import Point
 from servetune.search.strategies.guided import Guided
 from servetune.store import Results
-from servetune.trials.outcomes import outcome_of_results
-from servetune.trials.record import percentiles_of, trial_results
+from servetune.trials.outcomes import objectives_of
+from servetune.trials.record import trial_results
 from servetune.trials.simulated import simulated_results
 from servetune.trials.trial import StudyContext, Trial
 from servetune.units import MS_PER_S
@@ -46,12 +47,17 @@ def require_predictable(study: StudyContext) -> None:
     """Refuse a study whose trials cannot be predicted.
 
     Raises:
-        InputError: Model or machine are not known.
+        InputError: Model or machine are not known, or the objective has no prediction.
     """
     if study.shape is None or study.node is None:
         raise InputError(
             "nothing can be predicted without the model's configuration and the machine",
             hint="choose --strategy grid or random, which need no prediction",
+        )
+    if objectives_of(study)[0].metric == "energy_per_token_j":
+        raise InputError(
+            "energy is not predicted, and a guided search goes by predictions of the objective",
+            hint="choose --strategy grid, random, tpe or nsga2",
         )
 
 
@@ -196,7 +202,7 @@ def _simulated(trial: Trial, study: StudyContext) -> Results:
             study.node,
             trial.workload,
             request_limits=study.request_limits,
-            percentiles=percentiles_of(study.constraints),
+            percentiles=study.percentiles,
             calibration=study.calibration.calibration if study.calibration else None,
             request_timeout_s=study.request_timeout_s,
         )
@@ -257,12 +263,11 @@ def _forecast(
     objective: Objective,
 ) -> Forecast:
     limits = study.constraints
-    outcomes = [outcome_of_results(each, limits) for each in results]
+    outcomes = [outcome_of(each, limits, (objective,), predicted=True) for each in results]
     logs = np.full((1 + len(limits), len(trials)), np.nan)
     for index, outcome in enumerate(outcomes):
-        if outcome.counts and outcome.objectives[0] > 0:
-            ratios = [max(ratio, 1e-9) for ratio in outcome.limit_ratios]
-            logs[:, index] = np.log([outcome.objectives[0], *ratios])
+        if outcome.counts:
+            logs[:, index] = np.log([outcome.objectives[0], *outcome.limit_ratios])
     first = np.array([_first_share(each) for each in results])
     in_flight = [_in_flight(run, each) for run, each in zip(runs, results, strict=True)]
     features = run_features(

@@ -37,11 +37,10 @@ from servetune.trials.margins import (
     worsened_by_load,
 )
 from servetune.trials.order import is_put_off, ordered
-from servetune.trials.outcomes import SEARCHED, outcome_of
+from servetune.trials.outcomes import objectives_of, outcome_of_record
 from servetune.trials.policy import ExecutionPolicy
-from servetune.trials.record import percentiles_of
 from servetune.trials.simulated import simulated_results
-from servetune.trials.trial import StudyContext, Trial, trial_of, workload_of
+from servetune.trials.trial import StudyContext, Trial, percentiles_of, trial_of, workload_of
 from servetune.workload.options import STUDY_REQUESTS
 
 #: Rate with which a search begins where nothing is predicted.
@@ -321,7 +320,9 @@ class LargestLoads:
             for line, number in zip(self._lines, self._numbers, strict=True)
         ]
         name = "grid" if policy.order != "grid" else policy.strategy
-        self._strategy = strategy(name, points, seed=policy.seed, objective_count=len(SEARCHED))
+        self._strategy = strategy(
+            name, points, seed=policy.seed, objective_count=len(objectives_of(study))
+        )
         self._budget = policy.budget or Budget()
         self._ended: set[str] = set()
         self._done: set[int] = set()
@@ -415,7 +416,7 @@ class LargestLoads:
         best = line.best
         if best is None:
             return SearchOutcome(failed=True)
-        return outcome_of(best, self._study.constraints)
+        return outcome_of_record(best, self._study)
 
     def _limit_reached(self) -> str:
         """Limit that lets no further trial begin; empty while there is none."""

@@ -37,7 +37,7 @@ from servetune.store import (
     trial_key,
 )
 from servetune.trials.failures import no_answer, not_accepted
-from servetune.trials.trial import StudyContext, Trial
+from servetune.trials.trial import StudyContext, Trial, percentiles_of
 from servetune.workload import Constant, Gamma, Poisson, Workload
 from servetune.workload.options import STUDY_INPUT_TOKENS, STUDY_OUTPUT_TOKENS
 
@@ -178,7 +178,7 @@ def load_results(
         records,
         duration_s=loaded.duration_s,
         per_request_limits=study.request_limits,
-        further_percentiles=percentiles_of(study.constraints),
+        further_percentiles=study.percentiles,
         requested=_requested(trial.workload),
         wrong_length_fails=study.acceptance.wrong_length_fails,
     )
@@ -330,11 +330,6 @@ def _failure(loaded: LoadResult, results: Results) -> Failure:
     return no_answer(results)
 
 
-def percentiles_of(constraints: Sequence[Constraint]) -> tuple[float, ...]:
-    """Percentiles that constraints name, so that results hold them exactly."""
-    return tuple(float(c.statistic[1:]) for c in constraints if c.statistic[0] == "p")
-
-
 # metadata
 
 
@@ -342,6 +337,11 @@ def _trial_metadata(trial: Trial, study: StudyContext) -> Metadata:
     node, price = study.node, study.node.price if study.node else None
     workload = trial.workload
     input_tokens, output_tokens = _nominal_lengths(trial)
+    goal: JsonObject = {}
+    if study.objectives:
+        goal["objective"] = ",".join(each.name for each in study.objectives)
+    if study.ladder:
+        goal["ladder"] = True
     return Metadata(
         {
             "gpu_type": f"{node.device.vendor} {node.device.name}".strip() if node else "unknown",
@@ -360,6 +360,7 @@ def _trial_metadata(trial: Trial, study: StudyContext) -> Metadata:
             "output_tokens": output_tokens,
             "dataset_imitated": workload.imitated,
             "seed": workload.seed,
+            **goal,
         }
     )
 

@@ -23,13 +23,7 @@ from servetune.plan import Plan
 from servetune.store import Failure, Results, TrialRecord, trial_key
 from servetune.trials.failures import no_answer, not_accepted
 from servetune.trials.launch import DEFAULT_PORT
-from servetune.trials.record import (
-    Outcome,
-    percentiles_of,
-    record_of,
-    saturation_note,
-    simulation_results,
-)
+from servetune.trials.record import Outcome, record_of, saturation_note, simulation_results
 from servetune.trials.trial import REPLICAS, StudyContext, Trial
 from servetune.workload import CLIENT_ARGS, Workload, workload_from_client_args
 
@@ -112,7 +106,7 @@ def simulation_of(
     results = simulation_results(
         simulation,
         request_limits=study.request_limits,
-        percentiles=percentiles_of(study.constraints),
+        percentiles=study.percentiles,
     )
     server = {**(results.server or {}), "scheduler": describe_scheduler(trial.plan)}
     results = results.with_fields(server=server)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -14,7 +14,7 @@ from servetune.models import CheckpointSampling, load_sampling
 from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan
 from servetune.prediction.calibrations import KeptCalibration
-from servetune.search import Space, Value
+from servetune.search import Goal, Objective, Space, Value
 from servetune.store import trial_key
 from servetune.workload import Workload, load_options, workload_from_client_args
 from servetune.workload.prepare import prepare
@@ -36,6 +36,8 @@ class StudyContext(msgspec.Struct, frozen=True, kw_only=True):
             is predicted.
         node: Machine of the servers; `None` where it is not known.
         constraints: Limits on trials.
+        objectives: Objectives of the study; the throughput where empty.
+        ladder: Whether `constraints` are in order of importance.
         request_limits: Limits on single requests, for goodput.
         price_per_hour_usd: Price of the whole node; `None` where it is not known.
         server_cmd: Server command of the user's own, where there is one.
@@ -51,6 +53,8 @@ class StudyContext(msgspec.Struct, frozen=True, kw_only=True):
     shape: NetworkShape | None
     node: Node | None
     constraints: tuple[Constraint, ...] = ()
+    objectives: tuple[Objective, ...] = ()
+    ladder: bool = False
     request_limits: tuple[Constraint, ...] = ()
     price_per_hour_usd: float | None = None
     server_cmd: str | None = None
@@ -58,6 +62,16 @@ class StudyContext(msgspec.Struct, frozen=True, kw_only=True):
     calibration: KeptCalibration | None = None
     request_timeout_s: float | None = None
     acceptance: Acceptance = Acceptance()
+
+    @property
+    def goal(self) -> Goal:
+        """What the study's choice is to reach."""
+        return Goal(constraints=self.constraints, objectives=self.objectives, ladder=self.ladder)
+
+    @property
+    def percentiles(self) -> tuple[float, ...]:
+        """Percents that constraints and objectives name, so that results hold them exactly."""
+        return percentiles_of([*self.constraints, *self.objectives])
 
     @property
     def terms(self) -> JsonObject:
@@ -72,6 +86,11 @@ class StudyContext(msgspec.Struct, frozen=True, kw_only=True):
             "server_env": list(self.server_env) or None,
             "calibration": self.calibration.name if self.calibration else None,
         }
+
+
+def percentiles_of(judged: Sequence[Constraint | Objective]) -> tuple[float, ...]:
+    """Percents that constraints or objectives name."""
+    return tuple(float(each.statistic[1:]) for each in judged if each.statistic[0] == "p")
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):

@@ -78,8 +78,9 @@ function drawScatter() {
    place beside its point that covers no other mark and no other name. */
 function callouts(picture, box, points, x, y, taken) {
   const named = new Map();
-  for (const [name, pick] of Object.entries(state.picks)) {
-    if (pick.chosen) named.set(pick.chosen.id, [...(named.get(pick.chosen.id) || []), PICK_WORDS[name].short]);
+  for (const objective of DATA.objectives) {
+    const { chosen } = state.picks[objective.name];
+    if (chosen) named.set(chosen.id, [...(named.get(chosen.id) || []), pickWords(objective).short]);
   }
   for (const [id, names] of named) {
     const p = points.find((each) => each.t.id === id);

@@ -4,6 +4,8 @@ const PICK_WORDS = {
   latency: { title: 'Latency pick', short: 'latency', unit: 'p99 end-to-end' },
   cost: { title: 'Cheapest per million tokens', short: 'cheapest', unit: 'per million output tokens' },
 };
+const pickWords = (objective) => PICK_WORDS[objective.name]
+  || { title: objective.heading, short: objective.objectives ? 'knee' : objective.name, unit: objective.title };
 const sourceTag = (trial) => (trial.simulated
   ? make('span', { class: 'tag simulated-tag' }, 'SIMULATED') : make('span', { class: 'tag measured-tag' }, 'measured'));
 /* Failed requests: counts, and words for more of them than a choice tolerates. */
@@ -90,15 +92,17 @@ function drawPicks() {
 }
 
 function pickCard(objective, pick) {
-  const words = PICK_WORDS[objective.name];
+  const words = pickWords(objective);
   const trial = pick.chosen;
   if (!trial) {
     return make('article', { class: 'card pick', 'data-pick': objective.name, 'data-key': '' },
       make('div', { class: 'kind' }, make('h2', {}, words.title)), make('p', { class: 'value' }, DASH),
       make('p', { class: 'note' }, objective.name === 'cost' ? 'No trial has a cost: the price of the machine is not known.' : 'No trial has a value for this.'));
   }
-  const numbers = [['Output', 'output_throughput', 'mean'], ['TTFT mean', 'ttft', 'mean'], ['ITL mean', 'itl', 'mean'], ['E2E p99', 'e2e_latency', 'p99'], ['$/M tokens', 'cost_per_million_tokens', 'mean'], ['Requests', 'request_throughput', 'mean']]
-    .filter(([, name, statistic]) => name !== objective.metric && known(valueOf(trial, name, statistic))).slice(0, 4);
+  const further = (objective.objectives || []).slice(1).map((o) => [o.name, o.metric, o.statistic]);
+  const numbers = [...further, ['Output', 'output_throughput', 'mean'], ['TTFT mean', 'ttft', 'mean'], ['ITL mean', 'itl', 'mean'], ['E2E p99', 'e2e_latency', 'p99'], ['$/M tokens', 'cost_per_million_tokens', 'mean'], ['Requests', 'request_throughput', 'mean']]
+    .filter(([, name, statistic], i, all) => !(name === objective.metric && statistic === objective.statistic) && known(valueOf(trial, name, statistic))
+      && all.findIndex(([, other, also]) => other === name && also === statistic) === i).slice(0, Math.max(DATA.objectives.length > 3 ? 3 : 4, further.length));
   const value = pick.value(trial);
   return make('article', { class: 'card pick', 'data-pick': objective.name, 'data-key': trial.key, 'data-feasible': String(pick.feasible) },
     make('div', { class: 'kind' }, make('h2', {}, words.title), make('span', { class: 'tags' }, failedTag(trial), sourceTag(trial))),
@@ -118,12 +122,14 @@ function reasons(objective, pick) {
   const failing = chosen.failed_requests ? [[chosen.failed_requests.sentence, Boolean(failedMark(chosen))]] : [];
   if (!feasible) {
     const { missed, unknown } = standing(chosen, limitsNow);
-    return [['No trial meets every constraint; this is the nearest miss', true],
+    const how = DATA.ladder ? 'it holds as many of the first as any and is nearest on the next' : 'this is the nearest miss';
+    return [[`No trial meets every constraint; ${how}`, true],
       ...missed.map((c) => [`misses ${constraintText(c, QUANTITY)}: ${got(c)}`, true]),
       ...unknown.map((c) => [`${constraintText(c, QUANTITY)} was not measured`, true]), ...failing, ...leftOut];
   }
   const best = objective.maximize ? 'highest' : 'lowest';
-  const said = [[`${best} ${objective.title} of ${eligibleCount} trial${eligibleCount === 1 ? '' : 's'}${limitsNow.length ? ' that meet' + (eligibleCount === 1 ? 's' : '') + ' every constraint' : ''}`], ...failing, ...leftOut];
+  const what = pick.set.length ? `knee of the Pareto set (${pick.set.length} trials)` : `${best} ${objective.title}`;
+  const said = [[`${what} of ${eligibleCount} trial${eligibleCount === 1 ? '' : 's'}${limitsNow.length ? ' that meet' + (eligibleCount === 1 ? 's' : '') + ' every constraint' : ''}`], ...failing, ...leftOut];
   limitsNow.forEach((c) => said.push([`${constraintText(c, QUANTITY)} holds: ${got(c)}`]));
   if (next) said.push([`next best: ${next.label} (${apart(pick.value(next) / pick.value(chosen) - 1)})`]);
   return said;

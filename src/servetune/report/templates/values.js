@@ -21,6 +21,10 @@ function valueOf(trial, name, statistic) {
     const tpot = valueOf(trial, 'tpot', 'median');
     return tpot ? 1000 / tpot : null;
   }
+  if (name === 'energy_per_token_j' && !known(results[name])) {
+    const { server, total_output_tokens: tokens } = results;
+    return server && known(server.energy_j) && tokens ? server.energy_j / tokens : null;
+  }
   if (!LATENCIES.includes(name)) return known(results[name]) ? results[name] : null;
   let direct = results[`${statistic}_${name}_ms`];
   if (!known(direct) && statistic === 'p50') direct = results[`median_${name}_ms`];
@@ -62,6 +66,7 @@ function shown(value, unit) {
     return Math.abs(value) >= 0.1 ? `$${value.toLocaleString('en-US',
       { minimumFractionDigits: 2, maximumFractionDigits: 2 })}` : `$${value.toPrecision(3)}`;
   }
+  if (unit === 'J') return `${digits(value)} J`;
   if (unit === 'fraction') return `${digits(value * 100)}%`;
   return `${digits(value)} ${unit === 'tokens/s' ? 'tok/s' : 'req/s'}`;
 }
@@ -92,19 +97,47 @@ function standing(trial, constraints) {
 /* Too many failed requests to be chosen, unless a constraint says how many may fail. */
 const tooManyFailed = (trial, constraints) => !constraints.some((c) => c.metric === 'error_rate')
   && (valueOf(trial, 'error_rate') || 0) > DATA.tolerated_error_rate;
+/* Constraints that a trial meets: of a ladder those from the first on, else all or none. */
+function heldCount(trial, constraints) {
+  if (!DATA.ladder) return standing(trial, constraints).kind === 'meets' ? constraints.length : -1;
+  const at = constraints.findIndex((c) => !holds(c, trial));
+  return at < 0 ? constraints.length : at;
+}
 function recommend(trials, constraints, objective) {
-  const value = (t) => valueOf(t, objective.metric, objective.statistic);
+  const wanted = objective.objectives || [objective];
+  const valueFor = (o) => (t) => valueOf(t, o.metric, o.statistic);
+  const value = valueFor(objective);
   const sign = objective.maximize ? -1 : 1;
   const rank = (t) => [sign * value(t), -(valueOf(t, 'output_throughput', 'mean') || 0)];
-  const valued = trials.filter((t) => t.status === 'ok' && value(t) !== null);
-  const feasible = valued.filter((t) => standing(t, constraints).kind === 'meets');
-  const order = feasible.length ? rank : (t) => [worstMiss(t, constraints), ...rank(t)];
-  const possible = feasible.length ? feasible : valued;
+  const valued = trials.filter((t) => t.status === 'ok' && wanted.every((o) => valueFor(o)(t) !== null));
+  const held = new Map(valued.map((t) => [t, heldCount(t, constraints)]));
+  const most = Math.max(-1, ...held.values());
+  const feasible = valued.length > 0 && most === constraints.length;
+  const order = feasible ? rank : (t) => [...misses(t, constraints), ...rank(t)];
+  const possible = valued.filter((t) => held.get(t) === most);
   const clean = possible.filter((t) => !t.miscounted && !tooManyFailed(t, constraints));
   const eligible = clean.length ? clean : possible;
-  const ranked = eligible.slice().sort((a, b) => lexical(order(a), order(b)));
-  return { chosen: ranked[0] || null, next: ranked[1] || null, feasible: feasible.length > 0,
+  const set = feasible && wanted.length > 1 ? paretoSet(eligible, wanted, valueFor) : [];
+  const ranked = (set.length ? set : eligible).slice().sort((a, b) => lexical(order(a), order(b)));
+  const chosen = (set.length ? knee(ranked, wanted, valueFor) : ranked[0]) || null;
+  return { chosen, next: (set.length ? null : ranked[1]) || null, feasible, set: set.length ? ranked : [],
     eligibleCount: eligible.length, leftOut: clean.length ? leftOut(possible, constraints) : [], value };
+}
+/* Trials that no other one beats in all objectives. */
+function paretoSet(trials, wanted, valueFor) {
+  const costs = trials.map((t) => wanted.map((o) => (o.maximize ? -1 : 1) * valueFor(o)(t)));
+  const beats = (a, b) => a.every((x, i) => x <= b[i]) && a.some((x, i) => x < b[i]);
+  return trials.filter((_, i) => !costs.some((other) => beats(other, costs[i])));
+}
+/* The trial nearest to the best value of every objective at once, each scaled to its range. */
+function knee(trials, wanted, valueFor) {
+  const distances = trials.map(() => 0);
+  for (const objective of wanted) {
+    const gains = trials.map((t) => (objective.maximize ? 1 : -1) * valueFor(objective)(t));
+    const [best, worst] = [Math.max(...gains), Math.min(...gains)];
+    gains.forEach((gain, i) => { distances[i] += ((best - gain) / (best > worst ? best - worst : 1)) ** 2; });
+  }
+  return trials[distances.indexOf(Math.min(...distances))];
 }
 /* Trials that are not chosen for a fault, in the words of the command line. */
 function leftOut(trials, constraints) {
@@ -114,11 +147,14 @@ function leftOut(trials, constraints) {
     [miscounted, 'whose server counts tokens that did not arrive']].filter(([count]) => count)
     .map(([count, words]) => `left out: ${count} trial${count === 1 ? '' : 's'} ${words}`);
 }
-function worstMiss(trial, constraints) {
-  const { missed, unknown } = standing(trial, constraints);
-  if (unknown.length) return Infinity;
-  return Math.max(0, ...missed.map((c) => Math.abs(valueOf(trial, c.metric, c.statistic) - c.value)
-    / (Math.abs(c.value) || 1)));
+/* Relative misses to compare trials by: one for each rung of a ladder, else the worst. */
+function misses(trial, constraints) {
+  const each = constraints.map((c) => {
+    const value = valueOf(trial, c.metric, c.statistic);
+    if (value === null) return Infinity;
+    return holds(c, trial) ? 0 : Math.max(Math.abs(value - c.value) / (Math.abs(c.value) || 1), Number.EPSILON);
+  });
+  return DATA.ladder ? each : [Math.max(0, ...each)];
 }
 function lexical(a, b) {
   for (let i = 0; i < a.length; i += 1) if (a[i] !== b[i]) return a[i] < b[i] ? -1 : 1;
