@@ -43,7 +43,7 @@ CASES = (
     ("Qwen/Qwen3-4B", "RTX 4090", 4, 512, 512, 20.0, 600.0),
 )
 USERS = (4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512)
-SEQUENCES = (None, 64, 128, 256)
+LIMITS = tuple((sequences, tokens) for sequences in (None, 64, 128, 256) for tokens in (2048, 8192))
 NOISE, OFF, LINK_OFF, FAILING = 0.03, 0.4, 2.0, 0.05
 START_S, LOAD_S = 90.0, 60.0
 
@@ -59,24 +59,27 @@ def case(model: str, gpu: str, count: int, inputs: int, outputs: int, *limits: f
     shape, machine = load_shape(model, catalogue_first=True), node(gpu=gpu, count=count)
     runs, points = [], []
     for plan in layouts(Plan(model=model, max_model_len=8192), shape, machine):
-        for limit in SEQUENCES:
+        for sequences, tokens in LIMITS:
             for users in USERS:
                 runs.append(
                     PlannedRun(
                         shape=shape,
                         node=machine,
-                        plan=msgspec.structs.replace(plan, max_num_seqs=limit),
+                        plan=msgspec.structs.replace(
+                            plan, max_num_seqs=sequences, max_num_batched_tokens=tokens
+                        ),
                         lengths=LengthLaws.ranged(inputs, outputs, 0.8),
                         concurrency=users,
                         request_count=10 * users,
                     )
                 )
-                server = (plan.label, limit)
+                server = (plan.label, sequences, tokens)
                 settings = {
                     "tensor_parallel_size": plan.tensor_parallel,
                     "pipeline_parallel_size": plan.pipeline_parallel,
                     "data_parallel_size": plan.data_parallel,
-                    "max_num_seqs": limit or 0,
+                    "max_num_seqs": sequences or 0,
+                    "max_num_batched_tokens": tokens,
                     "max_concurrency": users,
                 }
                 points.append(Point(settings, server))
@@ -188,7 +191,8 @@ def searched(of: Case, machine: Machine, name: str, seed: int, trials: int, fore
         search.tell(index, outcome)
         if outcome.holds:
             held[index] = outcome.objectives[0]
-        yield machine.regret(max(held, key=lambda at: held[at]) if held else None), search
+        best = max(held, key=lambda at: held[at]) if held else None
+        yield machine.regret(search.pick.index if name == "guided" else best), search
 
 
 def main() -> int:

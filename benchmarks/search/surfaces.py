@@ -93,7 +93,10 @@ class Surface:
             search.tell(index, outcome)
             if outcome.holds:
                 held[index] = outcome.objectives[0]
-            regret = 1 - max(held.values()) / self.best if held else 1.0
+            best = max(held, key=lambda at: held[at]) if held else None
+            if name == "guided":
+                best = search.pick.index
+            regret = 1.0 if best is None else 1 - held[best] / self.best
             yield regret, search.pick.best if name == "guided" else math.nan
 
 

@@ -468,7 +468,7 @@ def test_the_result_says_how_the_search_ended(called, tmp_path):
     done = called(*WORDS, "--measure", "1", "--output-json", "q.json")
     assert done.returncode == 0, done.stderr
     assert "strategy guided: 1 of 4 trials were run; " in done.stdout
-    assert "the pick is within 2% of the best with a probability of " in done.stdout
+    assert " is within 2% of the best with a probability of " in done.stdout
     found = st.tune(MODEL, **SWEEP, strategy="random", output_json=tmp_path / "r.json")
     assert "strategy random (seed 0): 4 of 4 trials were run; every trial was run" in str(found)
     assert "by predictions alone" in str(found)

@@ -90,7 +90,7 @@ class PickDoubt(msgspec.Struct, frozen=True, kw_only=True):
         rests = " by predictions alone" if self.simulated else ""
         regret = "" if self.regret is None else f"; expected regret {self.regret:.1%}"
         lines.append(
-            f"the pick is within {self.margin:.0%} of the best with a probability of "
+            f"{self.label} is within {self.margin:.0%} of the best with a probability of "
             f"{shown(self.best)}{rests}{regret}"
         )
         unsure = [f"{name} {shown(p)}" for name, p in self.holds.items() if p < 0.995]

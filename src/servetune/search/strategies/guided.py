@@ -170,15 +170,12 @@ class Guided:
         return _Answer(doubt, None if stop else following, stop)
 
     def _best_measured(self, means: Array) -> int | None:
-        """Best measured point that holds every limit; of equal ones the likelier."""
-        held = [
-            index
-            for index, logs in self._usable().items()
-            if self._able[index] and (logs[1:] <= 0).all()
-        ]
-        if not held:
-            return None
-        return max(held, key=lambda index: (self._measured[index][0], means[0][index]))
+        """Best point that was measured to hold every limit, by all measurements together."""
+        held = [index for index in self._usable() if self._held(index)]
+        return max(held, key=lambda index: float(means[0][index])) if held else None
+
+    def _held(self, index: int) -> bool:
+        return bool(self._able[index]) and bool((self._measured[index][1:] <= 0).all())
 
     def _contenders(
         self, means: Array, sds: Array, chances: Array, open_: Mask, chosen: int | None
@@ -195,8 +192,11 @@ class Guided:
         best = np.argsort(-high, kind="stable")[: _CONTENDERS // 2]
         sure = np.argsort(-np.where(open_, means[0] + np.log(np.maximum(chances, 1e-12)), -np.inf))
         found = [*best[np.isfinite(high[best])], *sure[: _CONTENDERS // 2]]
-        kinds = self._forecast.alike  # of points that are predicted to do the same one is enough
-        known = {int(kinds[index]) for index in always}
+        # Of points that are predicted to do the same one is enough, but where a measured one missed
+        # a limit by so little that it may have been noise: then another one tells.
+        kinds = self._forecast.alike
+        held = {index for index in always if index not in self._measured or self._held(index)}
+        known = {int(kinds[index]) for index in held}
         first: dict[int, int] = {}
         for index in found:
             if open_[index] and int(kinds[index]) not in known:
