@@ -143,6 +143,11 @@ class FrontEnd(msgspec.Struct, frozen=True, kw_only=True):
     interval: str = ""
     measured: str = ""
 
+    @property
+    def least(self) -> Mapping[str, int]:
+        """Smallest values of its settings: below them nothing serves or streams."""
+        return {name: 1 for name in (self.processes, self.interval) if name}
+
     def process_share(self, plan: Plan) -> float:
         """Tokens that one process streams for each token of one scheduler's steps.
 

@@ -75,11 +75,12 @@ class CommandLineEngine(Engine):
         if executable:
             declared = self._declared(executable)
             if declared is not None:
-                return msgspec.structs.replace(declared, version=version or declared.version)
-        table = table_of(self.table_name, version)
-        return table or SettingTable(
+                declared = msgspec.structs.replace(declared, version=version or declared.version)
+                return declared.with_least(self.behaviour.front_end.least)
+        table = table_of(self.table_name, version) or SettingTable(
             version=version or "", source="none is known", settings={}, complete=False
         )
+        return table.with_least(self.behaviour.front_end.least)
 
     def _declared(self, executable: tuple[str, ...]) -> SettingTable | None:
         for folder in site_packages_of(Path(executable[0])):

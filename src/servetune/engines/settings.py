@@ -67,6 +67,17 @@ class SettingTable(msgspec.Struct, frozen=True, kw_only=True):
                 return spec
         return None
 
+    def with_least(self, least: Mapping[str, int]) -> SettingTable:
+        """The table with smallest values of settings whose declarations state none."""
+        stated = {
+            name: msgspec.structs.replace(self.settings[name], minimum=value)
+            for name, value in least.items()
+            if name in self.settings and self.settings[name].minimum is None
+        }
+        if not stated:
+            return self
+        return msgspec.structs.replace(self, settings={**self.settings, **stated})
+
     def types(self) -> dict[str, type]:
         """Types of the settings, aliases included; JSON counts as text."""
         found = {name: TYPES_BY_KIND[spec.kind] for name, spec in self.settings.items()}
