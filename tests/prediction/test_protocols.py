@@ -8,7 +8,7 @@ import pytest
 from servetune.errors import InputError, UnknownName
 from servetune.hardware import node
 from servetune.models import load_shape
-from servetune.perf.roofline import predict_runs
+from servetune.perf.roofline import PlannedRun, predict_runs
 from servetune.perf.roofline.run_formulas import RunPoint
 from servetune.perf.sim import simulate
 from servetune.plan import Plan
@@ -192,6 +192,42 @@ def test_a_client_that_holds_requests_back_makes_a_closed_loop() -> None:
     assert held.running < 33 < free.running
     calm = priced("open", rate=1, requests=300, max_concurrency=32)
     assert calm == priced("open", rate=1, requests=300)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "ratio", "users"),
+    [
+        (2048, 64, 0.8, 64),
+        (512, 64, 0.8, 128),
+        (512, 64, 1.0, 64),
+        (512, 64, 0.3, 16),
+        (512, 16, 1.0, 128),
+        (128, 16, 0.8, 16),
+    ],
+)
+def test_an_engine_that_gathers_prompts_serves_closed_loops_as_in_virtual_time(
+    prompt: int, answer: int, ratio: float, users: int
+) -> None:
+    """Short answers were up to 2.7 times too fast: no prompt waited for the next group."""
+    lengths = LengthLaws.ranged(prompt, answer, ratio)
+    plan = Plan(model=MODEL, engine="tgi", max_num_seqs=users, max_model_len=4096)
+    load = Workload.of(lengths, request_count=5 * users, concurrency=users)
+    records = simulate(plan, SHAPE, H100, load).records
+    run = PlannedRun(
+        shape=SHAPE,
+        node=H100,
+        plan=plan,
+        lengths=lengths,
+        concurrency=users,
+        request_count=5 * users,
+    )
+    found = predict_runs([run])[0].point
+    e2e_s, ttft_s = (np.mean([getattr(r, name) for r in records]) for name in ("e2e_s", "ttft_s"))
+    gaps = np.mean([r.output_tokens for r in records]) - 1
+    short = answer < 64
+    assert found.e2e_ms == pytest.approx(1e3 * e2e_s, rel=0.22 if short else 0.12)
+    assert found.ttft_ms == pytest.approx(1e3 * ttft_s, rel=0.3)
+    assert found.tpot_ms == pytest.approx(1e3 * (e2e_s - ttft_s) / gaps, rel=0.25)
 
 
 def test_lengths_may_be_means_and_ranges() -> None:

@@ -28,6 +28,8 @@ prompts first a share exp(-w / together_steps) of later generations comes all at
 burst does, w the window of generation 1 without the burst's length (zero for equal answers);
 users in step wait for half of the others' prompts before their first token, so only the other
 half lies between their tokens. An engine that delays admission adds `admission_delay_steps` of tau.
+Engines that gather prompts between decode steps have the closed loops of `SteadyState`, after a
+burst whose groups wait for each other.
 
 Users without a place wait for one and change nothing else; those who have one keep it while
 their prompt is computed. Where prompts fill every step (few tokens to answer), fewer decode
@@ -41,7 +43,7 @@ tests/prediction/test_protocols.py. Left to it: percentiles and preemption.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -189,15 +191,20 @@ class RunFormulas:
         self._requests = np.asarray(request_count, float) / self.copies
         self.kv_tokens = np.asarray(kv_tokens, float) / stages
         self._places = places
+        #: Whole prompts that one group has.
+        self._group = np.maximum(1.0, self.budget // self.inputs)
+        #: Whether all answers take equally many steps: users then stay in step.
+        self._equal = self.spread == 0
         self._full_steps = self.budget / (self.each + self.inputs / self.steps)
 
     def most_running(self, c: Mapping[str, Array]) -> Array:
         """Sequences of one copy that decode at the same time at most, shape (R,).
 
         Those that have a place; fewer, less than one even, where prompts fill every step that
-        they share.
+        they share, and where an engine gathers prompts as many as it has let in.
         """
-        return np.asarray(np.minimum(self._placed(c), self._decoding_beside(c)))
+        most = np.minimum(self._placed(c), self._decoding_beside(c))
+        return np.where(self._gathers(c), np.minimum(most, self._most_gathered(c)), most)
 
     def _decoding_beside(self, c: Mapping[str, Array]) -> Array:
         """Sequences that can decode beside the prompts that they bring, if these share steps."""
@@ -228,6 +235,8 @@ class RunFormulas:
         ttft_s = np.maximum(self._ttft_s(laws, running, tau_s), e2e_s - self.steps * tau_s)
         whole_s = ttft_s + self._answer_steps * tau_s
         found = RunTimes(ttft_s, tau_s, running, self.users / whole_s, whole_s)
+        if (gathers := self._gathers(c)).any():
+            found = found.where(gathers, self._gathered_loops(laws))
         if self._open.any():
             opened, in_flight = self._open_loops(laws)
             flooded = self._capped & (in_flight >= self.users)
@@ -354,8 +363,7 @@ class RunFormulas:
         plain_s = self._decode_s(laws, decoding)
         beside = np.where(apart, 0.0, decoding)
         full = np.maximum(1.0, self.budget - beside * self.each) / self.inputs
-        ratio_steps = c["scheduling.waiting_ratio"] * self.steps
-        gap = np.maximum(1.0, np.minimum(c["scheduling.admission_steps"], ratio_steps))
+        gap = self._gap_steps(c)
 
         def mixed(per_step: Array) -> tuple[Array, Array, Array]:
             """Steps from one group of prompts to the next, mean and mean square of a step."""
@@ -419,17 +427,90 @@ class RunFormulas:
             balanced = np.minimum(most, placed * decode_s / (ttft_s + decode_s))
             return np.asarray(balanced - running)
 
-        # Secants, which stay within the bounds and move by half of what is off where they are flat.
-        running, last, missed = most, most, off(most)
-        running = running + missed / 2
-        for _ in range(_SECANTS):
-            missing = off(running)
-            slope = (missing - missed) / np.where(running == last, np.inf, running - last)
-            step = np.where(slope < _FLAT, -missing / np.minimum(slope, _FLAT), missing / 2)
-            last, missed = running, missing
-            running = np.clip(running + step, _FEWEST, most)
+        running = _root(off, most)
         _, tau_s, before_s = self._waiting(laws, running / self.steps * others, running)
         return running, tau_s, before_s
+
+    def _gathered_loops(self, laws: StepLaws) -> RunTimes:
+        """Closed loops of an engine that gathers prompts between decode steps.
+
+        A steady state as `SteadyState` has it, after a burst whose groups wait for each other.
+        """
+        c, users = laws.c, self.users
+        gap, most = self._gap_steps(c), self.most_running(c)
+        placed = np.minimum(users, self._most_placed(c))
+        placed = np.where(self._equal, np.minimum(placed, most), placed)
+        others, taken = (placed - 1) / placed, np.minimum(placed, self._group)
+        one_s, group_s = self._prompts_s(laws, np.ones_like(users)), self._prompts_s(laws, taken)
+        prompts = c["closed_loop.clump_prompts"] * self._clump_share * (np.sqrt(users) - 1)
+        prompts += np.where(self._equal, 0.0, self._in_step(laws) * users / 2)
+        request_s, clump_s = self._request_s(laws), prompts * one_s
+        before = placed / taken - 1  # groups that begin while one decodes
+        # Those who come while the first prompt is computed begin before all others.
+        early = np.minimum(0.5, one_s / np.maximum(2 * clump_s, one_s))
+        early_s = np.where((before <= 0) & (clump_s > 0), early * (1 - early) * group_s, 0.0)
+
+        def waiting(running: Array) -> tuple[Array, Array]:
+            """Seconds from the queue to the first token, and between tokens."""
+            plain_s = self._decode_s(laws, np.maximum(1.0, running))
+            per_step = np.maximum(running / self.steps * others, _FEWEST / self.steps)
+            period = gap + np.exp(-per_step * gap) / -np.expm1(-per_step)
+            come = per_step * period
+            come_s = self._prompts_s(laws, np.minimum(come, self._group))
+            come_s = come_s * np.maximum(1.0, come / self._group)
+            tau_s = plain_s + come_s / period
+            held = gap / period  # share of prompts that come before the gap is over
+            wait_s = (plain_s**2 + come_s**2 / period) / (2 * tau_s) + held * (gap - 1) * tau_s / 2
+            own_s = self._prompts_s(laws, np.minimum(1 + held * per_step * gap, self._group))
+            together_s = self._decode_s(laws, placed) + (before * group_s + early_s) / self.steps
+            return (
+                np.where(self._equal, group_s - early_s, wait_s + own_s),
+                np.where(self._equal, together_s, tau_s),
+            )
+
+        def off(running: Array) -> Array:
+            first_s, tau_s = waiting(running)
+            decode_s = self.steps * tau_s
+            alone = users * decode_s / (request_s + clump_s + first_s + decode_s)
+            return np.asarray(np.minimum(alone, placed * decode_s / (first_s + decode_s)) - running)
+
+        running = _root(off, np.minimum(users, most))
+        first_s, tau_s = waiting(running)
+        decode_s = self.steps * tau_s
+        # Where places are short the others wait; Little's law says how long.
+        steady_s = np.maximum(users * decode_s / running - decode_s, request_s + clump_s + first_s)
+        plain_s = self._decode_s(laws, np.maximum(1.0, running))
+        each_s = group_s + np.minimum(gap, self.steps) * plain_s
+        burst_s = request_s + c["closed_loop.intake_s"] * users / 2 + self._warm_up_s(c)
+        burst_s = burst_s + group_s + np.maximum(0.0, users / taken - 1) / 2 * each_s
+        ttft_s = (burst_s + (self.generations - 1) * steady_s) / self.generations
+        whole_s = ttft_s + self._answer_steps * tau_s
+        return RunTimes(ttft_s, tau_s, running, users / whole_s, whole_s)
+
+    def _gathers(self, c: Mapping[str, Array]) -> Array:
+        """Whether an engine lets so many decode steps pass between two groups of prompts."""
+        return np.asarray(c["scheduling.admission_steps"] > 0)
+
+    def _gap_steps(self, c: Mapping[str, Array]) -> Array:
+        """Decode steps between two groups of prompts, at least."""
+        ratio_steps = c["scheduling.waiting_ratio"] * self.steps
+        return np.asarray(np.maximum(1.0, np.minimum(c["scheduling.admission_steps"], ratio_steps)))
+
+    def _most_gathered(self, c: Mapping[str, Array]) -> Array:
+        """Sequences that groups of prompts keep decoding.
+
+        As many groups as are let in while one answer lasts; few that run let the next in before
+        the gap is over. Groups of equal answers end whole.
+        """
+        few = np.ceil((self._group + 1) / c["scheduling.waiting_ratio"]) - 1
+        gap = np.where(self._equal, c["scheduling.admission_steps"], self._gap_steps(c))
+        joined = np.where(self._equal, few // self._group * self._group, few)
+        groups = np.maximum(self._group * self.steps / np.maximum(1.0, gap), self._group + joined)
+        return np.asarray(groups)
+
+    def _prompts_s(self, laws: StepLaws, prompts: Array) -> Array:
+        """Steps that compute prompts while nobody decodes."""
+        return self._mixed_s(laws, prompts, 0 * prompts)
 
     def _others(self, laws: StepLaws) -> Array:
         """Share of prompts that are other users'; a user without a place sends none."""
@@ -535,3 +616,19 @@ class RunFormulas:
         step_s = self._mixed_s(laws, taken, decoding)
         intake_s = laws.c["closed_loop.intake_s"] * users / 2
         return self._request_s(laws) + intake_s + step_s * (steps + 1) / 2, steps
+
+
+def _root(off: Callable[[Array], Array], most: Array) -> Array:
+    """B at which nothing is off, at most `most`.
+
+    Secants, which stay within the bounds and move by half of what is off where they are flat.
+    """
+    running, last, missed = most, most, off(most)
+    running = running + missed / 2
+    for _ in range(_SECANTS):
+        missing = off(running)
+        slope = (missing - missed) / np.where(running == last, np.inf, running - last)
+        step = np.where(slope < _FLAT, -missing / np.minimum(slope, _FLAT), missing / 2)
+        last, missed = running, missing
+        running = np.clip(running + step, _FEWEST, most)
+    return running

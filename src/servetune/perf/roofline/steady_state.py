@@ -296,8 +296,11 @@ class SteadyState:
             )
             taken, groups = self._prompts_taken, self._decode_steps / self._gap_steps
             # Few that run let the next prompts in before the gap is over.
-            few = math.ceil((taken + 1) / ratio) - 1
-            self.most_running = min(self._places, max(taken * groups, taken + few))
+            joined = math.ceil((taken + 1) / ratio) - 1.0
+            if self._equal:  # whole groups, of which one may end before the gap is over
+                groups = self._decode_steps / max(1.0, c.scheduling.admission_steps)
+                joined = joined // taken * taken
+            self.most_running = min(self._places, max(taken * groups, taken + joined))
             if self._equal:
                 self._places = self.most_running
         if not c.scheduling.separate_prefill:
