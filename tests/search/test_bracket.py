@@ -57,13 +57,26 @@ def test_bounds_that_are_equal_are_one_run():
     assert found(Bracket(least=8, most=8), lambda load: load / 7)[0].failing == 8
 
 
-def test_a_load_near_the_limit_is_run_again_up_to_the_most_runs():
+def test_a_load_near_the_limit_is_run_again_until_it_is_told():
     search = Bracket(most=64, start=20, most_runs=4)
-    answer, asked = found(search, lambda load: load / 20, sd=0.03)
-    assert asked.count(20) == 4
+    answer, asked = found(search, lambda load: load / 20.9, sd=0.03)
+    assert asked.count(20) == 3
+    assert answer.held == 20 < answer.failing
+    assert asked.count(answer.held) >= asked.count(answer.failing)
+
+
+def test_a_load_at_the_limit_is_not_run_again_and_again():
+    answer, asked = found(Bracket(most=64, start=20), lambda load: load / 20, sd=0.03)
+    assert asked.count(20) == 1
     assert answer.undecided == (20,)
     assert answer.held < 20 < answer.failing
-    assert asked.count(answer.held) < 4
+
+
+def test_a_margin_that_hardly_changes_with_load_ends_the_search_with_a_wide_answer():
+    answer, asked = found(Bracket(most=512), lambda load: (load / 60.5) ** 0.03, sd=0.02)
+    assert len(answer.undecided) == bracket.MOST_UNDECIDED
+    assert answer.held < 60 < (answer.failing or 512)
+    assert len(asked) < 20
 
 
 def test_a_load_that_the_server_cannot_bear_fails_at_once():

@@ -7,8 +7,9 @@ holds and the smallest that fails is halved in the logarithm, down to a resoluti
 
 A run measures a margin, the share of the worst limit that is used up, with some error. A load is
 decided once its margin is below or above 1 for certain enough; until then it is run again, up to a
-number of runs. A load that stays undecided is neither called held nor failing: the search goes on
-on both sides of it.
+number of runs, unless its margin is so near to 1 that these would hardly decide it. A load that
+stays undecided is neither called held nor failing: the search goes on on both sides of it, until
+there are several such loads. Then the margin changes too little with load to be told by such runs.
 
 `ask` is a function of what was told, in any order, so a search that was interrupted goes on with
 the same decisions.
@@ -34,6 +35,10 @@ RESOLUTION = 0.05
 CONFIDENCE = 0.9
 #: Runs of one load, after which it stays undecided.
 MOST_RUNS = 3
+#: Undecided loads after which the gap between held and failing load is left as it is.
+MOST_UNDECIDED = 3
+#: Share of the distance from the limit that is needed: nearer loads are not run again.
+_HOPELESS = 0.5
 #: Factor from one load to the next until one fails, and the first one after a good guess.
 GROWTH, GUESS_GROWTH = 2.0, 1.3
 #: Smallest margin: a limit of which nothing is used up.
@@ -144,6 +149,8 @@ class Bracket:
             return self._below(min(load for load in (failing, *between) if load is not None))
         if failing is None:
             return self._above(max((held, *between)))
+        if len(between) >= MOST_UNDECIDED:
+            return None
         ordered = (held, *between, failing)
         gaps = ((ordered[0], ordered[1]), (ordered[-2], ordered[-1]))
         return next((load for gap in gaps if (load := self._within(*gap)) is not None), None)
@@ -172,8 +179,16 @@ class Bracket:
             if error <= self._error / 2:
                 found[load] = "holds" if held else "fails"
             else:
-                found[load] = "open" if len(runs) < self._most_runs else "undecided"
+                again = len(runs) < self._most_runs and not self._hopeless(runs)
+                found[load] = "open" if again else "undecided"
         return found
+
+    def _hopeless(self, runs: Sequence[tuple[float, float]]) -> bool:
+        """Whether all runs that a load may have would hardly decide it, if its mean stays."""
+        mean, sd = combined(runs)
+        reached = abs(mean) / sd * math.sqrt(self._most_runs / len(runs))
+        needed = NormalDist().inv_cdf(1 - self._error / 2 / self._most_runs)
+        return reached < _HOPELESS * needed
 
     def _decided(self, runs: Sequence[tuple[float, float]]) -> tuple[bool, float]:
         """Whether a load seems to hold, and the largest probability of the contrary.

@@ -174,7 +174,8 @@ class FoundLoad(msgspec.Struct, frozen=True, kw_only=True):
     def _notes(self) -> Iterator[str]:
         near = [self.knob.shown(load) for load in self.answer.undecided]
         if near:
-            yield f"too near the limit to tell: {', '.join(near)}"
+            loads = ", ".join(near)
+            yield f"too near the limit to tell: {loads}; longer runs tell more (-n, --until)"
         for load in self.answer.contradictions:
             yield f"{self.knob.shown(load)} failed again and again, and a larger load held"
         yield from self.doubts
