@@ -92,6 +92,7 @@ def test_a_grid_of_too_many_trials_may_be_cut_to_size_by_what_is_forbidden():
     assert sum(len(group) for group in setup.groups) == 4
 
 
+WEIGHTS = (MODEL, "Qwen/Qwen3-4B-AWQ", "Qwen/Qwen3-4B-FP8")
 AUTO = {
     "engine": "simulated",
     "gpu": "L4",
@@ -111,13 +112,13 @@ def test_a_study_runs_on_the_space_that_it_chose_less_what_is_forbidden(tmp_path
     ran = {
         tuple(
             trial.config.server_args[name]
-            for name in ("tensor_parallel_size", "data_parallel_size", "quantization")
+            for name in ("tensor_parallel_size", "data_parallel_size", "model")
         )
         for trial in found.trials
     }
     layouts = ((1, 4), (2, 2), (4, 1))
-    assert ran == {(*layout, weights) for layout in layouts for weights in (None, "fp8")}
-    assert len(found.trials) == 6
+    assert ran == {(*layout, weights) for layout in layouts for weights in WEIGHTS}
+    assert len(found.trials) == 9
     repeated = checked(st.Study, read_config(found.artifacts.configuration, st.Study))
     assert repeated.space == "auto"
 
@@ -140,3 +141,35 @@ def test_plans_that_cannot_fit_are_left_out_and_counted(caplog):
 def test_drafts_of_a_simulation_are_said_to_be_assumed(caplog):
     st.tune(MODEL, **AUTO, dry_run=True)
     assert any("drafts are simulated as if 60% were right" in text for text in caplog.messages)
+
+
+def test_trials_of_several_checkpoints_are_of_the_checkpoint_that_they_serve(tmp_path):
+    options = {**ON_L4, "num_gpus": 1, "concurrency": 4, "output_json": str(tmp_path / "q.json")}
+    found = st.tune(MODEL, **options, server_args={"model": list(WEIGHTS[:2])})
+    rates = {trial.metadata.model: trial.results.output_throughput for trial in found.trials}
+    assert rates[WEIGHTS[1]] > 1.3 * rates[MODEL]  # a third of the bytes
+    assert {trial.plan.model for trial in found.trials} == set(WEIGHTS[:2])
+    assert all(trial.metadata.model in str(trial.config.server_args) for trial in found.trials)
+    alone = st.tune(WEIGHTS[1], **{**options, "output_json": str(tmp_path / "alone.json")})
+    assert alone.trials.records[0].results.output_throughput == rates[WEIGHTS[1]]
+    again = st.tune(MODEL, **options, server_args={"model": list(WEIGHTS)}, resume=True)
+    assert len(again.trials) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"server_args": f"model=[{MODEL},Qwen/Qwen3-8B]"}, "Qwen/Qwen3-8B is no checkpoint of"),
+        (
+            {
+                "engine": "vllm",
+                "server_args": f"model={WEIGHTS[1]}",
+                "server_cmd": "serve --port {port}",
+            },
+            "cannot be given the checkpoint Qwen/Qwen3-4B-AWQ",
+        ),
+    ],
+)
+def test_checkpoints_of_other_networks_or_that_no_server_is_given_are_refused(options, says):
+    with pytest.raises(InputError, match=says):
+        st.tune(MODEL, **{**ON_L4, **options}, dry_run=True)

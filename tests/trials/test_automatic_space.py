@@ -57,9 +57,10 @@ def test_copies_of_experts_are_left_out_where_data_parallel_engines_share_them()
 @pytest.mark.parametrize("model", [DENSE, EXPERTS])
 def test_each_server_is_one_plan_of_its_own_that_fills_the_machine(name, model):
     machine = node(gpu="L4", count=4)
-    plans = [
-        plan_from_settings(name, model, each) for each in servers(chosen(model=model, name=name))
-    ]
+    plans = []
+    for settings in servers(chosen(model=model, name=name)):
+        checkpoint = settings.pop("model", model)
+        plans.append(plan_from_settings(name, checkpoint, settings))
     assert len({engine(name).command(each, host="h", port=1) for each in plans}) == len(plans)
     for plan in plans:
         assert plan.device_count == 4
@@ -69,14 +70,21 @@ def test_each_server_is_one_plan_of_its_own_that_fills_the_machine(name, model):
 
 def test_number_formats_are_those_that_the_device_computes_and_the_checkpoint_allows():
     formats = ("quantization", "kv_cache_dtype")
-    assert values(chosen(), *formats) == {
+    alone = "Qwen/Qwen2.5-Math-7B"  # no quantised checkpoint of it is known
+    assert values(chosen(model=alone, count=1), *formats) == {
         *((None, "auto"), (None, "fp8"), ("fp8", "auto"), ("fp8", "fp8")),
     }
-    assert values(chosen(gpu="A100", count=1), *formats) == {(None, None)}
+    assert values(chosen(model=alone, gpu="A100", count=1), *formats) == {(None, None)}
     narrow = chosen(model="Qwen/Qwen3-4B-AWQ", count=1)
-    assert values(narrow, *formats) == {(None, "auto"), (None, "fp8")}
-    assert chosen().quantized == ("Qwen/Qwen3-4B-AWQ", "Qwen/Qwen3-4B-FP8")
-    assert narrow.quantized == chosen("quantization=fp8").quantized == ()
+    assert values(narrow, *formats, "model") == {(None, "auto", None), (None, "fp8", None)}
+
+
+def test_quantised_checkpoints_are_served_where_they_exist_and_fp8_is_not_made_twice():
+    stored = {(DENSE,), ("Qwen/Qwen3-4B-AWQ",), ("Qwen/Qwen3-4B-FP8",)}
+    assert values(chosen(count=1), "model") == stored
+    assert values(chosen(count=1), "quantization") == {(None,)}
+    assert values(chosen("quantization=fp8"), "model", "quantization") == {(None, "fp8")}
+    assert values(chosen(f"model={DENSE}"), "model", "quantization") == {(DENSE, None)}
 
 
 def test_batch_limits_have_the_engines_own_among_them():

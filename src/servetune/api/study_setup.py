@@ -18,7 +18,7 @@ from servetune.errors import InputError, ServetuneError
 from servetune.hardware import Node
 from servetune.loadgen import Target
 from servetune.metrics import LATENCIES, Constraint, parse_constraints
-from servetune.models import NetworkShape, load_shape
+from servetune.models import NetworkShape, load_shape, parameter_count
 from servetune.perf.roofline.drafting import ASSUMED_ACCEPTANCE
 from servetune.perf.sim import without_effect
 from servetune.prediction.calibrations import KeptCalibration
@@ -37,6 +37,7 @@ from servetune.trials import (
 )
 from servetune.trials.automatic_space import automatic_space
 from servetune.trials.sweep import problem_of
+from servetune.trials.trial import MODEL
 from servetune.workload import CLIENT_ARGS, client_arg_of, load_options, same_client_args
 from servetune.workload.headers import header_of
 
@@ -126,6 +127,7 @@ def study_setup(study: Study) -> StudySetup:
     if automatic:
         space = _with_automatic_axes(space, context, swept)
         _require_usable(space)
+    context = msgspec.structs.replace(context, checkpoints=_checkpoints(space, study, shape))
     groups = list(trials_of(space, context))
     if simulated:
         for group in groups:
@@ -234,9 +236,37 @@ def _with_automatic_axes(space: Space, context: StudyContext, swept: Engine) -> 
             f"note: layouts with copies are left out ({chosen.copies_left_out}): one server of "
             f"{swept.title} holds no copies of this model"
         )
-    if chosen.quantized:
-        note(f"note: quantised checkpoints are a --model each: {', '.join(chosen.quantized)}")
     return msgspec.structs.replace(space, server=chosen.server)
+
+
+def _checkpoints(space: Space, study: Study, shape: NetworkShape | None) -> dict[str, NetworkShape]:
+    """Dimensions of the checkpoints that the setting `model` names beside the study's.
+
+    Raises:
+        ServetuneError: One is not known, or is of another network.
+    """
+    names = {
+        str(row[axis.names.index(MODEL)])
+        for axis in space.server
+        if MODEL in axis.names
+        for row in axis.rows
+        if row[axis.names.index(MODEL)] is not None
+    }
+    further = sorted(names - {study.model})
+    command = study.servers.server_cmd
+    if further and (study.servers.url or (command is not None and "{model}" not in command)):
+        raise InputError(
+            f"the servers cannot be given the checkpoint {further[0]}",
+            hint="write {model} in --server-cmd, or leave the setting model out",
+        )
+    found = {name: load_shape(name) for name in further}
+    for name, other in found.items():
+        if shape is None or parameter_count(other) != parameter_count(shape):
+            raise InputError(
+                f"{name} is no checkpoint of the network of {study.model}",
+                hint="the setting model compares checkpoints of one network; run a study of each",
+            )
+    return found
 
 
 def _that_fit(groups: list[list[Trial]], context: StudyContext, drafts: str) -> list[list[Trial]]:

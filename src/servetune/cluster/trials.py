@@ -297,7 +297,7 @@ class _Scheduler:
 
     def _fail(self, trial: Trial, failure: Failure) -> None:
         cmd = written(shown_command(trial, self._launch, self._engine), self._launch)
-        words = self._engine.server_cmd_args(trial.server_args)
+        words = self._engine.server_cmd_args(trial.settings)
         self._ended(
             record_of(trial, self._study, Outcome(cmd=cmd, server_cmd_args=words, failure=failure))
         )

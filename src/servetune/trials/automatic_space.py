@@ -23,10 +23,11 @@ from servetune.engines import (
 )
 from servetune.errors import InputError, PlanError
 from servetune.hardware import Node
-from servetune.models import NetworkShape, has_draft_layers, quantized_versions
+from servetune.models import NetworkShape, has_draft_layers, load_shape, quantized_versions
 from servetune.perf.sweep import BATCHED_TOKENS, SEQUENCES, has_experts, layouts, quantizations_of
 from servetune.plan.plan import Plan, Setting
 from servetune.search import Axis, setting_text
+from servetune.trials.trial import MODEL
 
 #: Fields of a plan that say how it is placed on devices.
 _DEGREES = ("tensor_parallel", "pipeline_parallel", "data_parallel")
@@ -43,12 +44,10 @@ class AutomaticSpace(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         server: Axes that the user gave, then those chosen.
         copies_left_out: Number of layouts left out because no one server holds their copies.
-        quantized: Known checkpoints of the model in fewer bits, each a model of its own.
     """
 
     server: tuple[Axis, ...]
     copies_left_out: int = 0
-    quantized: tuple[str, ...] = ()
 
     @property
     def settings_text(self) -> str:
@@ -93,7 +92,7 @@ class _Choice:
             for axis in self._given
             if len(axis.rows) == 1 and not axis.conditions
             for name, value in zip(axis.names, axis.rows[0], strict=True)
-            if self._engine.words.fields.get(name) not in _LAYOUT
+            if self._engine.words.fields.get(name) not in _LAYOUT and name != MODEL
         }
         self._base = plan_from_settings(plan.engine, plan.model, fixed)
         self._default = resolved(
@@ -104,15 +103,17 @@ class _Choice:
         plans, copies_left_out = self._layouts()
         layout, kept = self._layout_axis(plans)
         given = {name for axis in self._given for name in axis.names}
-        chosen = [layout, *(self._axis(variants) for variants in self._variants())]
-        open_weights = self._shape.quantization == "none" and not (
-            given & {self._engine.words.name_of("quantization")}
-        )
+        chosen = [
+            layout,
+            self._weights_axis(),
+            *(self._axis(variants) for variants in self._variants()),
+        ]
+        if self._engine.words.name_of("quantization") in given:
+            given |= {MODEL}
         new = [axis for axis in chosen if axis is layout or self._is_new(axis, given)]
         return AutomaticSpace(
             server=(*kept, *new),
             copies_left_out=copies_left_out,
-            quantized=quantized_versions(self._base.model) if open_weights else (),
         )
 
     @staticmethod
@@ -197,13 +198,37 @@ class _Choice:
             "max_num_batched_tokens": _with_default(
                 BATCHED_TOKENS[1::2], default.max_num_batched_tokens
             ),
-            "quantization": quantizations_of(self._base, self._shape, device),
             "kv_cache_dtype": (default.kv_cache_dtype, *(("fp8",) if device.fp8_flops else ())),
             "prefix_caching": (default.prefix_caching, not default.prefix_caching),
         }
         for field, each in values.items():
             yield [msgspec.structs.replace(self._base, **{field: value}) for value in each]
         yield [self._base, *self._drafting()]
+
+    def _weights_axis(self) -> Axis:
+        """Checkpoints in fewer bits, and storage that the engine makes while loading.
+
+        Of checkpoints that are stored alike one is taken, the publisher's own first; what one of
+        them has is not made anew.
+        """
+        online = quantizations_of(self._base, self._shape, self._node.device)
+        plain = self._shape.quantization == "none"
+        stored: dict[str, str] = {}
+        for name in quantized_versions(self._base.model) if plain else ():
+            stored.setdefault(load_shape(name, catalogue_first=True).quantization, name)
+        made = [each for each in online if not any(each and each in scheme for scheme in stored)]
+        own = self._axis([msgspec.structs.replace(self._base, quantization=q) for q in made])
+        if not stored:
+            return own
+        silent = (None,) * len(own.names)
+        rows = own.rows if own.names else ((),)
+        return Axis(
+            names=(MODEL, *own.names),
+            rows=(
+                *((self._base.model, *row) for row in rows),
+                *((name, *silent) for name in stored.values()),
+            ),
+        )
 
     def _drafting(self) -> Iterator[Plan]:
         for method, counts in _DRAFTS.items():

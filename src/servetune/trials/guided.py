@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from servetune.errors import InputError, PlanError, UnknownName
 from servetune.models.counting import weight_bytes
+from servetune.models.shape import NetworkShape
 from servetune.perf import run_features
 from servetune.perf.roofline import PlannedRun, RunPoint, predict_runs
 from servetune.prediction.forecasts import NOISE, Quantity, forecast_of
@@ -94,7 +95,7 @@ def guided_search(
     return Guided(
         points,
         _forecast(trials, runs, results, study, objective),
-        start_s=np.full(len(trials), _start_s(study)),
+        start_s=np.array([_start_s(_shape(trial, study)) for trial in trials]),
         load_s=np.array(load_s),
         seed=seed,
         margin=margin,
@@ -114,7 +115,7 @@ def _runs(trials: Sequence[Trial], study: StudyContext) -> list[PlannedRun]:
             rates[id(workload)] = _rate_per_s(workload)
         runs.append(
             PlannedRun(
-                shape=study.shape,
+                shape=_shape(trial, study),
                 node=study.node,
                 plan=msgspec.structs.replace(trial.plan, prefill_replicas=None),
                 lengths=workload.lengths,
@@ -198,7 +199,7 @@ def _simulated(trial: Trial, study: StudyContext) -> Results:
     try:
         results = simulated_results(
             trial.plan,
-            study.shape,
+            _shape(trial, study),
             study.node,
             trial.workload,
             request_limits=study.request_limits,
@@ -215,7 +216,7 @@ def _kind(trial: Trial) -> tuple[object, ...]:
     plan = trial.plan
     return (
         (plan.tensor_parallel, plan.pipeline_parallel, plan.data_parallel, plan.replicas),
-        (plan.quantization, plan.kv_cache_dtype),
+        (plan.model, plan.quantization, plan.kv_cache_dtype),
         (plan.max_num_seqs, plan.max_num_batched_tokens),
     )
 
@@ -249,10 +250,15 @@ def _scaled(results: Results, base: RunPoint, point: RunPoint) -> Results:
     return results.with_fields(**changed)
 
 
-def _start_s(study: StudyContext) -> float:
+def _shape(trial: Trial, study: StudyContext) -> NetworkShape:
+    shape = study.shape_of(trial.plan)
+    assert shape is not None
+    return shape
+
+
+def _start_s(shape: NetworkShape) -> float:
     """Seconds that the start of a server takes."""
-    assert study.shape is not None
-    return _START_S + weight_bytes(study.shape) / _READ_BYTES_PER_S
+    return _START_S + weight_bytes(shape) / _READ_BYTES_PER_S
 
 
 def _forecast(

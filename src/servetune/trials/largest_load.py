@@ -195,8 +195,8 @@ class _Line:
 
     def _predicted(self) -> float | None:
         """Largest load that a simulation holds; `None` where nothing is predicted."""
-        study = self._study
-        if study.simulated or study.shape is None or study.node is None:
+        study, shape = self._study, self._study.shape_of(self._plan)
+        if study.simulated or shape is None or study.node is None:
             return None
         if study.node.device.architecture == "cpu":
             return None
@@ -205,7 +205,7 @@ class _Line:
             while (load := search.ask()) is not None:
                 results = simulated_results(
                     self._plan,
-                    study.shape,
+                    shape,
                     study.node,
                     self.trial(load, 0).workload,
                     percentiles=percentiles_of(self._limits),

@@ -118,7 +118,7 @@ class ServerGroup:
         self._waiting = list(trials)
         self._following = following
         self._plan = trials[0].plan
-        self._server_args = trials[0].server_args
+        self._server_args = trials[0].settings
         self._study, self._launch = study, launch
         self._program, self._engine, self._version = program, program.engine, program.version
         self._speed: float | None = None  # of a simulated engine
@@ -538,12 +538,13 @@ class ServerGroup:
 
 def _prediction(trial: Trial, study: StudyContext) -> Results | None:
     """Results that the simulator predicts for the trial; `None` without a known machine."""
-    if study.shape is None or study.node is None or study.node.device.architecture == "cpu":
+    shape = study.shape_of(trial.plan)
+    if shape is None or study.node is None or study.node.device.architecture == "cpu":
         return None
     try:
         return simulated_results(
             trial.plan,
-            study.shape,
+            shape,
             study.node,
             trial.workload,
             request_timeout_s=study.request_timeout_s,

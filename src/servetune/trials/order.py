@@ -116,6 +116,8 @@ def _require_same_study(record: TrialRecord, study: StudyContext) -> None:
         raise InputError(f"the journal holds {kind} trials", hint="choose another --output-json")
     held = {**record.metadata, "constraints": record.constraints}
     for name, value in study.terms.items():
+        if name == "model_tag" and held.get(name) in study.checkpoints:
+            continue
         if held.get(name) != value:
             raise InputError(
                 f"the journal was begun with another {TERMS[name]}: "

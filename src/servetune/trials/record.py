@@ -350,7 +350,7 @@ def _trial_metadata(trial: Trial, study: StudyContext) -> Metadata:
             "instance_type": node.name if node and _is_rented(node) else None,
             "price_per_hour_usd": study.price_per_hour_usd,
             "price_source": f"{price.source}, {price.date}" if price else None,
-            "model_tag": study.model,
+            "model_tag": study.model_of(trial.plan),
             "framework": study.engine,
             "slo": [limit.label for limit in study.request_limits],
             "server_cmd": study.server_cmd,

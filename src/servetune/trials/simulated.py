@@ -73,7 +73,8 @@ def simulation_of(
         PlanError: The plan cannot run, or a request can never be served by it.
         InputError: No request is due, or far too many.
     """
-    assert study.shape is not None
+    shape = study.shape_of(trial.plan)
+    assert shape is not None
     assert study.node is not None
     calibration = study.calibration.calibration if study.calibration else None
     workload = trial.workload
@@ -90,7 +91,7 @@ def simulation_of(
     while True:
         simulation = simulate(
             trial.plan,
-            study.shape,
+            shape,
             study.node,
             workload,
             calibration=calibration,
@@ -183,7 +184,7 @@ def simulated_with_requests(
     results, simulation = simulation_of(trial, study, on_record)
     one = _one_engine(trial.plan)
     silent = (*_DEPLOYMENT_SETTINGS, *_DRAFT_SETTINGS)
-    settings = {k: v for k, v in trial.server_args.items() if k not in silent}
+    settings = {k: v for k, v in trial.settings.items() if k not in silent}
     named = engine(study.engine)
     shown = engine(named.ships_as) if named.ships_as else named
     words = shown.server_cmd_args(settings)

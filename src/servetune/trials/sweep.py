@@ -266,7 +266,7 @@ def _to_measure(
     """Trials that need a server; the others get their records here."""
     engine, version = program.engine, program.version
     cmd = written(shown_command(trials[0], launch, engine, version), launch) or str(launch.url)
-    words = engine.server_cmd_args(trials[0].server_args, version)
+    words = engine.server_cmd_args(trials[0].settings, version)
     able = []
     for trial in trials:
         problem = problem_of(trial, study)
@@ -346,17 +346,18 @@ def problems_of(group: Sequence[Trial], study: StudyContext) -> tuple[str, ...]:
 
 def problem_of(trial: Trial, study: StudyContext) -> str | None:
     """Reason why a trial cannot run on the machine, from arithmetic alone; `None` if it may."""
-    if study.shape is None or study.node is None:
+    shape = study.shape_of(trial.plan)
+    if shape is None or study.node is None:
         return None
     try:
         plan = trial.plan
-        check_weights(plan, study.shape)
+        check_weights(plan, shape)
         if not engine(plan.engine).defaults:  # not known, nor then what fits
             return None
         version = None if study.simulated else engine(plan.engine).assumed_version
-        plan = resolved(plan, study.shape, study.node.device, version=version)
+        plan = resolved(plan, shape, study.node.device, version=version)
         if study.simulated:  # a real engine says so itself, and its version may think otherwise
-            check_starts(trial.plan, study.shape, study.node.device)
+            check_starts(trial.plan, shape, study.node.device)
         longest = trial.workload.longest_tokens()
         if plan.max_model_len is not None and longest > plan.max_model_len:
             return (
@@ -365,8 +366,8 @@ def problem_of(trial: Trial, study: StudyContext) -> str | None:
             )
         if study.node.device.architecture == "cpu":  # its cache is sized by hand
             return None
-        check_parallel(plan, study.shape, study.node)
-        check_fits(plan, study.shape, study.node.device, device_limit=study.node.device_count)
+        check_parallel(plan, shape, study.node)
+        check_fits(plan, shape, study.node.device, device_limit=study.node.device_count)
     except PlanError as error:
         # What would fit is what a reader of this line wants next, as `estimate` says it.
         return f"{error.message}; {error.hint}" if error.hint else error.message
@@ -382,6 +383,6 @@ def shown_command(
         EngineProgram(engine=engine, executable=executable, version=version),
         trial.plan,
         launch,
-        settings=trial.server_args,
+        settings=trial.settings,
         port=launch.port or DEFAULT_PORT,
     )

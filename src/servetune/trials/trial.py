@@ -23,6 +23,9 @@ from servetune.workload.workload import extra_members
 
 #: Name of the number of server copies in a journal; no engine has a setting for it.
 REPLICAS = "replicas"
+#: Setting of the checkpoint that is served, where a study compares several of one network; the
+#: engine is given it as its model.
+MODEL = "model"
 
 
 class StudyContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +42,7 @@ class StudyContext(msgspec.Struct, frozen=True, kw_only=True):
         objectives: Objectives of the study; the throughput where empty.
         ladder: Whether `constraints` are in order of importance.
         request_limits: Limits on single requests, for goodput.
+        checkpoints: Dimensions of the further checkpoints that trials serve, by name.
         price_per_hour_usd: Price of the whole node; `None` where it is not known.
         server_cmd: Server command of the user's own, where there is one.
         server_env: Further variables of the server, as `NAME=VALUE`.
@@ -56,12 +60,21 @@ class StudyContext(msgspec.Struct, frozen=True, kw_only=True):
     objectives: tuple[Objective, ...] = ()
     ladder: bool = False
     request_limits: tuple[Constraint, ...] = ()
+    checkpoints: dict[str, NetworkShape] = {}
     price_per_hour_usd: float | None = None
     server_cmd: str | None = None
     server_env: tuple[str, ...] = ()
     calibration: KeptCalibration | None = None
     request_timeout_s: float | None = None
     acceptance: Acceptance = Acceptance()
+
+    def model_of(self, plan: Plan) -> str:
+        """Name of the checkpoint that a plan serves: the study's, or a further one."""
+        return plan.model if plan.model in self.checkpoints else self.model
+
+    def shape_of(self, plan: Plan) -> NetworkShape | None:
+        """Dimensions of the checkpoint that a plan serves; `None` where nothing is predicted."""
+        return self.checkpoints.get(plan.model, self.shape)
 
     @property
     def goal(self) -> Goal:
@@ -110,6 +123,11 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
     workload: Workload
 
+    @property
+    def settings(self) -> JsonObject:
+        """Settings that the engine is given; its model is none of them."""
+        return {name: value for name, value in self.server_args.items() if name != MODEL}
+
 
 def trials_of(space: Space, study: StudyContext) -> Iterator[list[Trial]]:
     """All trials of a space, one list per server configuration.
@@ -132,11 +150,17 @@ def trials_of(space: Space, study: StudyContext) -> Iterator[list[Trial]]:
         return workloads[marked]
 
     for server_args in space.servers():
-        plan = plan_from_settings(study.engine, study.model, server_args)
+        plan = _plan_of(server_args, study)
         yield [
             trial_of(study, server_args, args, plan=plan, workload=workload(args))
             for args in space.clients(server_args)
         ]
+
+
+def _plan_of(server_args: JsonObject, study: StudyContext) -> Plan:
+    """Plan of server settings, of which one may be the checkpoint."""
+    settings = {name: value for name, value in server_args.items() if name != MODEL}
+    return plan_from_settings(study.engine, server_args.get(MODEL) or study.model, settings)
 
 
 def trial_of(
