@@ -45,6 +45,27 @@ def test_failed_trials_are_no_candidates():
     assert len(ranked(records, LIMITS)) == 25
 
 
+def test_repeats_of_a_trial_are_one_candidate_judged_by_their_mean():
+    def run(seed, throughput, *, key, plan=True):
+        one = factory.sweep()[0]
+        config = msgspec.structs.replace(
+            one.config, client_args={**one.config.client_args, **({"seed": seed} if seed else {})}
+        )
+        results = one.results.with_fields(output_throughput=throughput)
+        return msgspec.structs.replace(
+            one, key=key, config=config, results=results, plan=Plan(model="m") if plan else None
+        )
+
+    other = msgspec.structs.replace(run(None, 105.0, key="other"), metadata={"gpu_type": "B"})
+    runs = [run(None, 90.0, key="one"), run(2, 110.0, key="two"), run(3, 100.0, key="three")]
+    once, twice = candidates_of([*runs, other])
+    assert (once.key, once.results["output_throughput"]) == ("one", 100.0)
+    assert once.label == "TP1 · batched tokens 4096 (mean of 3 runs)"
+    assert picks([*runs, other], ())["throughput"].chosen.key == twice.key == "other"
+    benched = [run(None, 90.0, key="a", plan=False), run(2, 110.0, key="b", plan=False)]
+    assert len(candidates_of(benched)) == 2, "two servers may have had one address"
+
+
 def test_each_pick_is_the_best_of_those_that_meet_every_constraint():
     records = factory.sweep()
     chosen = {name: pick.chosen for name, pick in picks(records, LIMITS).items()}

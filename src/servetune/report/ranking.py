@@ -12,6 +12,7 @@ from servetune.engines.translate import plan_of_any_engine
 from servetune.errors import ServetuneError
 from servetune.json_value import JsonObject
 from servetune.metrics import Constraint, short_texts, value_of
+from servetune.metrics.repeats import mean_results
 from servetune.metrics.results import ResultFields
 from servetune.plan.plan import Plan
 from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown
@@ -113,18 +114,53 @@ def short_name(name: str) -> str:
 
 
 def candidates_of(records: Sequence[TrialRecord]) -> list[Candidate]:
-    """Successful trials as candidates for a recommendation."""
+    """Successful trials as candidates for a recommendation.
+
+    Trials of a study that are equal but for their seed are one candidate, with the mean of their
+    results and the key of the first: the best of several runs would be best by chance.
+    """
     names = varying(records)
     return [
         Candidate(
-            key=record.key,
-            label=label_of(record, names),
-            results=results_of(record),
-            simulated=record.simulated,
+            key=runs[0].key,
+            label=_label_of_runs(runs, names),
+            results=results_of(runs[0])
+            if len(runs) == 1
+            else mean_results([*map(results_of, runs)]),
+            simulated=runs[0].simulated,
         )
-        for record in records
-        if record.status == "ok"
+        for runs in _repeats([record for record in records if record.status == "ok"])
     ]
+
+
+def _repeats(records: Sequence[TrialRecord]) -> list[list[TrialRecord]]:
+    """Trials with those that differ from them by their seed alone, in the order of the first."""
+    if len({record.config.client_args.get("seed") for record in records}) < 2:
+        return [[record] for record in records]
+    found: dict[object, list[TrialRecord]] = {}
+    for record in records:
+        found.setdefault(_apart_from_seed(record), []).append(record)
+    return list(found.values())
+
+
+def _apart_from_seed(record: TrialRecord) -> object:
+    """Identity of a study's trial without its seed; a run of `bench` is not known well enough."""
+    if record.plan is None:
+        return record.key
+    metadata, config = record.metadata, record.config
+    load = {name: value for name, value in config.client_args.items() if name != "seed"}
+    machine = (metadata.gpu_type, metadata.gpu_count, metadata.instance_type)
+    about = (metadata.model, metadata.engine, metadata.server_cmd, record.simulated, *machine)
+    settings = (sorted(config.server_args.items()), sorted(load.items()))
+    return msgspec.json.encode((about, settings))
+
+
+def _label_of_runs(runs: Sequence[TrialRecord], names: SweptSettings) -> str:
+    if len(runs) == 1:
+        return label_of(runs[0], names)
+    client = tuple(name for name in names.client if name != "seed")
+    label = label_of(runs[0], msgspec.structs.replace(names, client=client))
+    return f"{label} (mean of {len(runs)} runs)"
 
 
 def results_of(record: TrialRecord) -> ResultFields:

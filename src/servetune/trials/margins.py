@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from servetune.metrics import LATENCIES, Constraint, value_of
+from servetune.metrics import LATENCIES, Constraint, interval_of, value_of
 from servetune.store import Results, TrialRecord
 
 #: Relative standard error of a figure whose results have no confidence interval.
@@ -90,9 +90,7 @@ def _interval_sd(constraint: Constraint, value: float, results: Results) -> floa
     if constraint.metric == "error_rate":
         count = (results.completed or 0) + (results.failed or 0)
         return math.sqrt(max(0.0, 1 - value) / (count * value)) if count else None
-    fields = (constraint.field, constraint.field.replace("p50_", "median_", 1))
-    known = results.intervals or {}
-    low, high = next((known[field] for field in fields if field in known), (None, None))
+    low, high = interval_of(results, constraint.metric, constraint.statistic) or (None, None)
     if low is not None and low > 0 and high is not None:
         return math.log(high / low) / (2 * _QUANTILE)
     if low is not None and low > 0:  # too few values for an upper end
