@@ -474,6 +474,19 @@ def test_the_result_says_how_the_search_ended(called, tmp_path):
     assert "by predictions alone" in str(found)
 
 
+def test_a_guided_search_in_which_nothing_can_hold_is_refused_and_says_what_binds(tmp_path):
+    limits = "ttft:p99<=1ms;itl<=1s"
+    with pytest.raises(InputError, match="no trial is likely to hold ttft:p99<=1ms") as refused:
+        st.tune(
+            MODEL,
+            **{**SWEEP, "constraints": limits},
+            strategy="guided",
+            output_json=tmp_path / "q.json",
+        )
+    assert "times its limit" in refused.value.message
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_strategy_whose_package_is_missing_is_refused_before_anything_starts(
     tmp_path, monkeypatch
 ):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from servetune.api.frames import frame
-from servetune.api.notes import progress
+from servetune.api.notes import note, progress
 from servetune.api.request import command_words, request_of, write_repeating
 from servetune.api.study_request import Study, note_leftovers
 from servetune.api.study_setup import StudySetup, study_setup
@@ -214,6 +214,11 @@ def tune(
         require_capacity(setup.groups, setup.context, setup.launch, study.clusters.cluster)
     policy = execution_policy(setup)
     asked = _search(setup, policy)
+    if policy.strategy in ("guided", "tpe") and len(setup.context.objectives) > 1:
+        first = setup.context.objectives[0].name
+        note(f"note: strategy {policy.strategy} searches for {first} alone; nsga2 takes several")
+    if isinstance(asked, AskedTrials) and not study.files.resume:
+        asked.require_hope()
     with Journal(setup.artifacts.journal, resume=study.files.resume) as journal:
         try:
             interrupted = run_study(setup, policy, asked, journal, on_progress)

@@ -8,12 +8,13 @@ from typing import Protocol
 
 import msgspec
 
+from servetune.errors import InputError
 from servetune.search.strategies import Outcome, Point, Strategy, StrategyName, strategy
 from servetune.search.strategies.guided import Guided
 from servetune.search.strategies.listed import Listed
 from servetune.store import Results, TrialRecord
 from servetune.trials.budget import Budget
-from servetune.trials.doubt import PickDoubt, pick_doubt
+from servetune.trials.doubt import PickDoubt, labels, pick_doubt
 from servetune.trials.guided import guided_search
 from servetune.trials.order import is_put_off, ordered
 from servetune.trials.outcomes import objectives_of, outcome_of_record
@@ -58,6 +59,10 @@ class SearchSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 #: Strategies whose seed changes nothing.
 WITHOUT_CHANCE: tuple[StrategyName, ...] = ("grid", "guided")
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f} times" if ratio >= 10 else f"{ratio:.2g} times"
 
 
 #: Simulated trials among which the doubt about the best is judged: those of highest objective.
@@ -160,11 +165,12 @@ class AskedTrials:
             for trial, number in zip(self._trials, self._numbers, strict=True)
         ]
         if policy.strategy == "guided":
+            objective = objectives_of(self._study)[0]
             return guided_search(
                 points,
                 self._trials,
                 self._study,
-                objectives_of(self._study)[0],
+                objective,
                 seed=policy.seed,
                 margin=policy.margin,
                 confidence=policy.confidence,
@@ -235,6 +241,26 @@ class AskedTrials:
         )
         chosen = next(index for index, trial in enumerate(trials) if trial.key == best[0])
         return pick_doubt(found, trials, self._study, margin=policy.margin, chosen=chosen)
+
+    def require_hope(self) -> None:
+        """Refuse a guided search in which no trial is likely to hold the constraints.
+
+        Raises:
+            InputError: Nothing was run yet, and by prediction nothing need be.
+        """
+        search = self._strategy
+        if self._ended or not isinstance(search, Guided) or not self._study.constraints:
+            return
+        if not self._trials or search.ask() is not None:
+            return
+        index, number, ratio = search.nearest()
+        limit = self._study.constraints[number]
+        raise InputError(
+            f"no trial is likely to hold {limit.label}: by prediction the nearest, "
+            f"{labels(self._trials)[index]}, is {_times(ratio)} its limit",
+            hint="relax it, sweep other settings, name a larger machine, or measure all the same "
+            "with --strategy grid",
+        )
 
     def next(self) -> tuple[int, Trial] | None:
         """Number of the server configuration and trial to run now; `None` at the end.

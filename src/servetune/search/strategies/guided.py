@@ -131,6 +131,15 @@ class Guided:
         """Doubt about a choice of one's own, such as the best of predictions alone."""
         return self._decide(index).pick
 
+    def nearest(self) -> tuple[int, int, float]:
+        """Point that comes nearest to holding every limit: its index, the number of the limit that
+        it misses most, and that limit's expected ratio.
+        """
+        means, _ = self.expected()
+        worst = np.where(np.isnan(means[0]), np.inf, means[1:].max(axis=0))
+        index = int(np.argmin(worst))
+        return index, int(np.argmax(means[1:, index])), float(np.exp(worst[index]))
+
     @property
     def factors(self) -> tuple[Factor, ...]:
         """What the measurements say of the causes of all points' times."""
