@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import collections
 import csv
+import functools
 import io
 import multiprocessing
 import sys
@@ -39,24 +40,25 @@ sys.path[:0] = [str(ROOT / "tools"), str(Path(__file__).parent)]
 
 from fit_step_law import Problem, fitted  # noqa: E402
 from measured import Measured, read  # noqa: E402
+from spread import RIDGES, Errors, Spread, ends, quantile, weights  # noqa: E402
 
 from servetune.perf import most_informative  # noqa: E402
 from servetune.perf.roofline.accuracy import Kind, Ran, cell_of, kind_of_run  # noqa: E402
 from servetune.perf.roofline.calibration import Anchor, calibrated  # noqa: E402
-from servetune.perf.roofline.interval import all_measured, log_spread, seen_among, traits  # noqa: E402
+from servetune.perf.roofline.interval import all_measured, seen_among, traits  # noqa: E402
 from servetune.perf.roofline.similarity import remaining_sd, similarity_of  # noqa: E402
 
 OUT = ROOT / "src" / "servetune" / "perf" / "roofline" / "data"
 DOCS = ROOT / "docs" / "accuracy"
 #: Rows of one source, model, GPU, engine, release, storage and degree that a fit reads.
 ROWS_IN_FIT = 8
+#: Own time (per token, of the batch, or one over the rate) and first token.
+TIMES = ("tpot", "ttft")
+
 #: One-sided confidences whose quantiles are stored for `safety_factors_of`.
 LEVELS = (0.6, 0.7, 0.8, 0.9, 0.95)
-#: Share of left-out rows between the stored quantiles, a little more than the 90% that is stated,
-#: as an unseen group is further off than those at hand.
-HELD = 0.92
-#: Weight of a term of the spread against no term, and width over which its loss is smooth.
-_RIDGE, _SMOOTH = 2.0, 0.05
+#: Table of quantiles -> numbers of anchors whose rows they are of.
+ANCHORS = {"anchored": (2,), "doubt": (1, 2, 4)}
 
 Key = Callable[[Measured], str]
 
@@ -90,18 +92,6 @@ SPLITS: dict[str, Key] = {
     "format": lambda row: f"{row.precision} {row.network}",
     "link": _link,
 }
-#: Splits whose errors the spread is fitted to; the others are judged by it unseen. Whoever asks is
-#: a source that no fit has seen, so pairs of seen sources are not among them.
-_SPREAD = ("device", "silicon", "source")
-#: Traits whose terms of the spread may not fall from one to the next: what is less known, or harder
-#: to know, is not surer, whatever the few rows of it say.
-_ORDERED = (
-    ("seen:device", "seen:architecture", "seen:nothing"),
-    ("link:one", "link:peer", "link:staged"),
-)
-#: Least step to a term from the one before it in its order: hosts through whose memory devices
-#: exchange differ by a factor of three, and few of them were served. A judgement.
-_STEPS = {"link:staged": 0.3}
 
 
 class Bench:
@@ -159,69 +149,7 @@ class Bench:
         self.left_out[split], self.seen[split] = logs, seen
 
 
-class Spread:
-    """Spread of log(measured / predicted) by traits, and quantiles over it.
-
-    The 90% quantile of the logarithm of the absolute error is regressed on traits: the pinball
-    loss, smoothed, with a ridge towards no term. Rows of one group share a weight.
-    """
-
-    def __init__(self, errors: np.ndarray, of: Sequence[Sequence[str]], weight: np.ndarray) -> None:
-        from scipy.optimize import minimize
-
-        known = ~np.isnan(errors)
-        errors, weight = errors[known], weight[known]
-        of = [each for each, kept in zip(of, known, strict=True) if kept]
-        self.names = sorted({trait for each in of for trait in each})
-        # Few combinations of traits: each is one column of the design.
-        distinct = sorted(set(of))
-        place = np.array([{each: n for n, each in enumerate(distinct)}[each] for each in of])
-        design = np.array([[name in each for name in self.names] for each in distinct], float)
-        target = np.log(np.maximum(np.abs(errors), 0.01))
-        start = np.zeros(1 + len(self.names))
-        start[0] = np.quantile(target, 0.9)
-
-        def loss(values: np.ndarray) -> tuple[float, np.ndarray]:
-            fitted_logs = values[0] + design @ values[1:]
-            off = target - fitted_logs[place]
-            smooth = np.logaddexp(0, off / _SMOOTH) * _SMOOTH
-            total = float(np.sum(weight * (smooth - (1 - 0.9) * off)))
-            slope = weight * (1 / (1 + np.exp(-off / _SMOOTH)) - (1 - 0.9))
-            per_kind = -np.bincount(place, slope, minlength=len(distinct))
-            gradient = np.concatenate([[per_kind.sum()], design.T @ per_kind])
-            total += _RIDGE / 2 * float(values[1:] @ values[1:])
-            gradient[1:] += _RIDGE * values[1:]
-            return total, gradient
-
-        found = minimize(loss, start, jac=True, method="L-BFGS-B")
-        self.base, self.terms = float(found.x[0]), found.x[1:]
-        for order in _ORDERED:
-            least = -np.inf
-            for name in order:
-                if name in self.names:
-                    place = self.names.index(name)
-                    least = max(float(self.terms[place]), least + _STEPS.get(name, 0.0))
-                    self.terms[place] = least
-        spread = self.spread(of)
-        self.scaled, self.weight = -errors / spread, weight
-        #: Spread of a typical row, over which others are larger or smaller.
-        self.typical = float(np.exp(np.average(np.log(spread), weights=weight)))
-
-    def spread(self, of: Sequence[Sequence[str]]) -> np.ndarray:
-        terms = {"base": self.base} | dict(zip(self.names, self.terms, strict=True))
-        spreads = {each: np.exp(log_spread(terms, each)) for each in set(of)}
-        return np.array([spreads[each] for each in of])
-
-    def quantile(self, share: float) -> float:
-        order = np.argsort(self.scaled)
-        shares = np.cumsum(self.weight[order]) / self.weight.sum()
-        return float(np.interp(share, shares, self.scaled[order]))
-
-    def bounds(self) -> tuple[float, float]:
-        rest = (1 - HELD) / 2
-        return self.quantile(rest), self.quantile(1 - rest)
-
-
+@functools.cache
 def traits_in(bench: Bench, split: str) -> list[tuple[str, ...]]:
     return [
         traits(
@@ -238,39 +166,35 @@ def traits_in(bench: Bench, split: str) -> list[tuple[str, ...]]:
     ]
 
 
-def weights(rows: Sequence[Measured]) -> np.ndarray:
-    """Weight of each row: a group counts as the root of its rows."""
-    groups = [(row.source, row.model, row.gpu, row.engine) for row in rows]
-    counts = collections.Counter(groups)
-    return np.array([counts[group] ** -0.5 for group in groups])
+def errors_of(bench: Bench, which: int, split: str) -> Errors:
+    """Errors of own times (0) or first tokens (1) of all rows, unmeasured ones too."""
+    rows = bench.rows
+    sources = [row.source for row in rows]
+    return Errors(
+        logs=-bench.left_out[split][which],
+        traits=traits_in(bench, split),
+        weight=weights([(row.source, row.model, row.gpu, row.engine) for row in rows], sources),
+        source=np.array(sources),
+    )
 
 
-def spread_of(bench: Bench, which: int, without: np.ndarray | None = None) -> Spread:
-    """Spread of own times (0) or first tokens (1), from the splits at hand."""
-    splits = [split for split in _SPREAD if split in bench.left_out]
-    keep = np.ones(len(bench.rows), dtype=bool) if without is None else ~without
-    errors = np.concatenate([bench.left_out[split][which][keep] for split in splits])
-    of = [
-        each for split in splits for each, k in zip(traits_in(bench, split), keep, strict=True) if k
-    ]
-    return Spread(errors, of, np.tile(weights(bench.rows)[keep], len(splits)))
+def spread_of(bench: Bench, which: int, kept: np.ndarray | None = None) -> Spread:
+    """Spread of own times (0) or first tokens (1), by rows whose source the law has not seen."""
+    errors = errors_of(bench, which, "source")
+    return Spread(errors if kept is None else errors.part(kept), RIDGES[TIMES[which]])
 
 
 def held(bench: Bench, split: str) -> np.ndarray:
-    """Whether each row lies in its interval, made without the row's source; NaN if unmeasured."""
+    """Whether each row lies in its interval, made without the row's group; NaN if unmeasured."""
     found = np.full((2, len(bench.rows)), np.nan)
-    of = traits_in(bench, split)
-    source = np.array([row.source for row in bench.rows])
     fold = np.array([SPLITS[split](row) for row in bench.rows])
-    judged_by = source if split in ("source",) else fold
     for which in (0, 1):
-        errors = bench.left_out[split][which]
-        for name in sorted(set(judged_by)):
-            out = judged_by == name
-            spread = spread_of(bench, which, out)
+        errors = errors_of(bench, which, split)
+        for name in sorted(set(fold)):
+            out = fold == name
+            spread, mine = spread_of(bench, which, ~out), errors.part(out)
             low, high = spread.bounds()
-            mine = [each for each, o in zip(of, out, strict=True) if o]
-            scaled = -errors[out] / spread.spread(mine)
+            scaled = mine.logs / spread.of(mine.traits)
             inside = (low <= scaled) & (scaled <= high)
             found[which, out] = np.where(np.isnan(scaled), np.nan, inside)
     return found
@@ -314,7 +238,8 @@ def main() -> int:
     splits = given.splits.split(",")
     print(f"{len(bench.rows)} rows, {sum(bench.refused.values())} left out", flush=True)
     with multiprocessing.Pool(2, _prepare, (given.data,)) as pool:
-        for split, logs, seen in pool.imap_unordered(_left_out, splits):
+        # intervals are made of sources that are left out, whatever they judge
+        for split, logs, seen in pool.imap_unordered(_left_out, dict.fromkeys([*splits, "source"])):
             bench.left_out[split], bench.seen[split] = logs, seen
             everything = np.ones(len(bench.rows), dtype=bool)
             print(line(split, logs, np.full_like(logs, np.nan), everything), flush=True)
@@ -370,55 +295,73 @@ def cells_document(bench: Bench) -> str:
 
 
 def interval_document(bench: Bench) -> str:
-    lines = ["# Written by benchmarks/prediction/accuracy.py --write, do not edit.", ""]
-    spreads = {"tpot": spread_of(bench, 0), "ttft": spread_of(bench, 1)}
-    for time, spread in spreads.items():
-        lines += [f"[{time}_spread]", f"base = {spread.base:.3f}"]
+    lines = ["# Written by benchmarks/prediction/accuracy.py --write, do not edit."]
+    spreads = [spread_of(bench, which) for which in (0, 1)]
+    for time, spread in zip(TIMES, spreads, strict=True):
+        lines += ["", f"[{time}_spread]", f"base = {spread.terms['base']:.3f}"]
         lines.append(f"typical = {spread.typical:.4f}")
-        lines += [
-            f'"{name}" = {term:.3f}' for name, term in zip(spread.names, spread.terms, strict=True)
-        ]
-        lines.append("")
-    lines.append("[spread]")
-    for time, spread in spreads.items():
-        low, high = spread.bounds()
-        lines += [f"{time}_low = {low:.3f}", f"{time}_high = {high:.3f}"]
-        for level in LEVELS:
-            lines.append(
-                f"{time}_caution_{100 * level:.0f} = {max(0.0, spread.quantile(level)):.3f}"
-            )
-    anchored = {count: anchored_logs(bench, count) for count in (1, 2, 4)}
-    of = traits_in(bench, "pair")
-    for name, counts in (("anchored", (2,)), ("doubt", (1, 2, 4))):
-        lines += ["", f"[{name}]"]
-        for which, time in enumerate(("tpot", "ttft")):
-            own = spreads[time].spread(of)
-            values, shares = [], []
-            for count in counts:
-                errors, doubts = anchored[count]
-                relative = doubts[which] / spreads[time].typical if name == "doubt" else 1.0
-                off = -errors[which] / (own * relative)
-                known = ~np.isnan(off)
-                values.append(off[known])
-                shares.append(weights(bench.rows)[known])
-            lines += _quantile_lines(time, np.concatenate(values), np.concatenate(shares))
+        lines += [f'"{name}" = {term:.3f}' for name, term in spread.terms.items() if name != "base"]
+    lines += ["", "[spread]"]
+    for which, time in enumerate(TIMES):
+        lines += _quantile_lines(time, spreads[which].scaled, spreads[which].weight)
+    for table in ANCHORS:
+        lines += ["", f"[{table}]"]
+        for which, time in enumerate(TIMES):
+            lines += _quantile_lines(time, *anchored_scaled(bench, which, table, spreads[which]))
     return "\n".join(lines) + "\n"
 
 
 def _quantile_lines(time: str, values: np.ndarray, weight: np.ndarray) -> list[str]:
-    order = np.argsort(values)
-    shares = np.cumsum(weight[order]) / weight.sum()
-
-    def at(share: float) -> float:
-        return float(np.interp(share, shares, values[order]))
-
-    rest = (1 - HELD) / 2
-    lines = [f"{time}_low = {at(rest):.3f}", f"{time}_high = {at(1 - rest):.3f}"]
-    return lines + [
-        f"{time}_caution_{100 * level:.0f} = {max(0.0, at(level)):.3f}" for level in LEVELS
+    low, high = ends(values, weight)
+    return [f"{time}_low = {low:.3f}", f"{time}_high = {high:.3f}"] + [
+        f"{time}_caution_{100 * level:.0f} = {max(0.0, quantile(values, weight, level)):.3f}"
+        for level in LEVELS
     ]
 
 
+def anchored_scaled(
+    bench: Bench, which: int, table: str, spread: Spread, kept: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Errors after anchors over their spread, and weights, of the rows that are kept."""
+    kept = np.ones(len(bench.rows), dtype=bool) if kept is None else kept
+    parts = [anchored_errors(bench, which, table, count, spread) for count in ANCHORS[table]]
+    weight = errors_of(bench, which, "pair").weight
+    known = [kept & ~np.isnan(logs) for logs, _ in parts]
+    return (
+        np.concatenate([(logs / sds)[k] for (logs, sds), k in zip(parts, known, strict=True)]),
+        np.concatenate([weight[k] for k in known]),
+    )
+
+
+def anchored_errors(
+    bench: Bench, which: int, table: str, count: int, spread: Spread
+) -> tuple[np.ndarray, np.ndarray]:
+    """Logarithms of measured over corrected, and the spread that has multiples in a table."""
+    logs, doubts = anchored_logs(bench, count)
+    by_traits = spread.of(traits_in(bench, "pair"))
+    if table == "anchored":
+        return -logs[which], by_traits
+    return -logs[which], doubts[which] * by_traits / spread.typical
+
+
+def anchored_held(bench: Bench, count: int) -> np.ndarray:
+    """Whether each row lies in its interval after anchors; all numbers are of other sources."""
+    found = np.full((2, len(bench.rows)), np.nan)
+    source = np.array([row.source for row in bench.rows])
+    for which in (0, 1):
+        for name in sorted(set(source)):
+            out = source == name
+            spread = spread_of(bench, which, ~out)
+            values, weight = anchored_scaled(bench, which, "doubt", spread, ~out)
+            low, high = ends(values, weight)
+            logs, sds = anchored_errors(bench, which, "doubt", count, spread)
+            scaled = (logs / sds)[out]
+            inside = (low <= scaled) & (scaled <= high)
+            found[which, out] = np.where(np.isnan(scaled), np.nan, inside)
+    return found
+
+
+@functools.cache
 def anchored_logs(bench: Bench, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Errors after `count` chosen rows of each (source, model, GPU), and the doubts left.
 
@@ -482,13 +425,8 @@ def page(bench: Bench, splits: Sequence[str]) -> str:
     ]
     for count in (1, 2, 4):
         logs, _ = anchored_logs(bench, count)
-        known = ~np.isnan(logs[0])
-        none = np.full_like(logs, np.nan)
-        lines.append(
-            line(f"pair, then {count} of its rows as anchors", logs, none, known).replace(
-                "nan%", ""
-            )
-        )
+        name = f"pair, then {count} of its rows as anchors"
+        lines.append(line(name, logs, anchored_held(bench, count), ~np.isnan(logs[0])))
     for title, key in STRATA.items():
         names = np.array([key(row) for row in bench.rows])
         split = "source" if title == "source" else "device" if title == "device" else "pair"

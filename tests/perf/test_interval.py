@@ -101,8 +101,9 @@ def test_a_confidence_that_no_rows_stand_behind_is_refused(confidence: float) ->
         safety_factors_of(H100, Plan(model="m"), SHAPE, confidence)
 
 
-def test_what_was_never_measured_is_no_surer_than_the_least_sure_of_its_kind() -> None:
+def test_what_was_never_measured_is_less_sure_than_the_least_sure_of_its_kind() -> None:
     terms = {"base": -1.0, "engine:a": -0.3, "engine:b": 0.4, "link:one": 0.1}
     known = log_spread(terms, ("engine:b", "link:one"))
     assert known == pytest.approx(-0.5)
-    assert log_spread(terms, ("engine:unheard", "link:one")) == known
+    assert log_spread(terms, ("engine:unheard", "link:one")) == pytest.approx(known + 0.7)
+    assert log_spread(terms, ("engine:b", "link:unheard")) == known  # one link says no more

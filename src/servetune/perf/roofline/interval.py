@@ -3,9 +3,9 @@
 The logarithm of measured over predicted time has a spread that depends on what of the plan was
 measured before: its device under its engine's release, its silicon and whether its kernels were,
 its kind of network, its storage, its link (`traits_of`). `data/intervals.toml` has one term of
-log(spread) for each trait, and the quantiles of log(measured / predicted) / spread, from rows that
-the fit had not seen, with whole groups left out in turn: devices, silicon and sources, so that a
-term holds the error that a whole unseen group has in common as well as the scatter within one.
+log(spread) for each trait, and the quantiles of log(measured / predicted) / spread, both from rows
+whose whole source the law's fit had not seen. Each source's quantiles are over a spread that was
+found without it, too, so that they hold the bias and the scatter of a source that nobody has seen.
 `benchmarks/prediction/accuracy.py --write` stores them.
 
 | extrapolation | applies to |
@@ -278,16 +278,17 @@ def _spread(time: str, traits: Iterable[str]) -> float:
 def log_spread(terms: Mapping[str, float], traits: Iterable[str]) -> float:
     """Logarithm of the spread of a run with these traits.
 
-    What was never measured is no surer than what is least sure of its kind, such as an engine
-    whose first tokens nobody timed.
+    What was never measured, such as another vendor's device or an engine whose first tokens nobody
+    timed, is less sure than the least sure of its kind, by as much as those that were measured
+    differ.
     """
     total = terms["base"]
     for trait in traits:
         known = terms.get(trait)
         if known is None:
             kind = trait.partition(":")[0] + ":"
-            alike = (term for name, term in terms.items() if name.startswith(kind))
-            known = max(alike, default=0.0)
+            alike = [term for name, term in terms.items() if name.startswith(kind)]
+            known = 2 * max(alike) - min(alike) if alike else 0.0
         total += known
     return total
 
