@@ -105,7 +105,6 @@ def guided_search(
 
 def _runs(trials: Sequence[Trial], study: StudyContext) -> list[PlannedRun]:
     """Each trial as a run of the formulas."""
-    assert study.shape is not None
     assert study.node is not None
     rates: dict[int, float] = {}
     runs = []
@@ -194,7 +193,6 @@ def _rate(point: RunPoint | None) -> float:
 
 
 def _simulated(trial: Trial, study: StudyContext) -> Results:
-    assert study.shape is not None
     assert study.node is not None
     try:
         results = simulated_results(
