@@ -120,6 +120,9 @@ class PagedCache:
     """Blocks of `block_tokens` tokens, `capacity_blocks` of them.
 
     Equal blocks stay two unless the cache `merges` them, as a prefix tree does.
+
+    Attributes:
+        awaited_blocks: Blocks that prompts which were cut have yet to take.
     """
 
     def __init__(
@@ -136,6 +139,7 @@ class PagedCache:
         self.state_blocks = state_blocks
         self.free_blocks = capacity_blocks
         self.peak_blocks = 0
+        self.awaited_blocks = 0
         self._prefix_caching = prefix_caching
         self._merges = merges
         self._blank_blocks = capacity_blocks  # free blocks that hold nothing reusable

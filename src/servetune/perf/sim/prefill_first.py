@@ -34,7 +34,7 @@ from collections.abc import Collection
 import msgspec
 
 from servetune.perf.roofline.step import StepLaw
-from servetune.perf.sim.kvcache import Hit
+from servetune.perf.sim.kvcache import Hit, PagedCache
 from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.sequence import GeneratedTokens, SchedulerConfig, Sequence
 from servetune.perf.sim.variants import InterruptingVariant, PrefillFirstVariant
@@ -54,8 +54,10 @@ _NO_LIMIT = 1 << 62
 class PromptStepScheduler(Scheduler):
     """Prompts first, in steps without decoding, as `_take_prompts` chooses them."""
 
-    def __init__(self, config: SchedulerConfig, law: StepLaw) -> None:
-        super().__init__(config, law)
+    def __init__(
+        self, config: SchedulerConfig, law: StepLaw, cache: PagedCache | None = None
+    ) -> None:
+        super().__init__(config, law, cache)
         assert isinstance(self._waiting, FifoQueue)
         self._queue: FifoQueue = self._waiting
         self._max_seqs = config.max_num_seqs
@@ -220,8 +222,10 @@ class _Left(msgspec.Struct):
 class PrefillFirstScheduler(PromptStepScheduler):
     """SGLang's scheduler; see the module."""
 
-    def __init__(self, config: SchedulerConfig, law: StepLaw) -> None:
-        super().__init__(config, law)
+    def __init__(
+        self, config: SchedulerConfig, law: StepLaw, cache: PagedCache | None = None
+    ) -> None:
+        super().__init__(config, law, cache)
         assert isinstance(config.variant, PrefillFirstVariant)
         self._variant = config.variant
         self._first_ratio = min(1.0, _INITIAL_RATIO * config.variant.conservativeness)
@@ -231,6 +235,7 @@ class PrefillFirstScheduler(PromptStepScheduler):
         self._retracted = False  # in the planned step, whose guess does not fall then
         self._riding = False  # in the planned step those that decode ride along with prompts
         self._from_idle = False  # nobody decoded when the planned step was composed
+        self._awaited_blocks = 0  # of the cache's, that are this scheduler's
 
     def plan(self, now_s: float) -> float | None:
         """Plan the next steps; when idle, forget the guess of answers' lengths."""
@@ -240,6 +245,7 @@ class PrefillFirstScheduler(PromptStepScheduler):
         if end_s is None:
             self._ratio = self._first_ratio
         self._queue_stands = self._full
+        self._note_awaited()
         return end_s
 
     def commit(self) -> list[Sequence]:
@@ -261,7 +267,22 @@ class PrefillFirstScheduler(PromptStepScheduler):
         """Take a sequence out for good; there may be room for others then."""
         out = super().abort(sequence)
         self._full = self._full and not out
+        if not self._planned_ends_s:
+            self._note_awaited()
         return out
+
+    def _note_awaited(self) -> None:
+        """Let those who share the cache leave room for the rest of a prompt that was cut."""
+        blocks = 0
+        parts = self._parts
+        if self._cut is not None and not parts:
+            parts = [(self._cut, 0)]
+        for sequence, tokens in parts:
+            if sequence.computed + tokens < sequence.to_compute:
+                computed = self.cache.blocks_for(sequence.computed + tokens)
+                blocks = self.cache.blocks_for(sequence.to_compute) - computed
+        self.cache.awaited_blocks += blocks - self._awaited_blocks
+        self._awaited_blocks = blocks
 
     @property
     def _mixes(self) -> bool:
@@ -283,6 +304,8 @@ class PrefillFirstScheduler(PromptStepScheduler):
         self._sort_waiting()
         if self._cut is not None:
             self._continue(self._cut, left)
+            if not self._parts:  # it waits for blocks that others hold
+                return
         while self._waiting and not left.spent and self._take_first(left):
             pass
         self._riding = self._variant.mixed_chunk and bool(self._parts and self._decoding)
@@ -293,7 +316,8 @@ class PrefillFirstScheduler(PromptStepScheduler):
         config, variant = self._config, self._variant
         mixed_tokens = len(self._decoding) if variant.mixed_chunk else 0
         chunk_tokens = config.max_num_batched_tokens if config.chunked_prefill else _NO_LIMIT
-        free_tokens = self.cache.free_blocks * config.block_tokens
+        others_blocks = self.cache.awaited_blocks - self._awaited_blocks
+        free_tokens = (self.cache.free_blocks - others_blocks) * config.block_tokens
         return _Left(
             unreserved_tokens=free_tokens - self._promised_tokens() - mixed_tokens,
             now=free_tokens - mixed_tokens,
@@ -393,12 +417,15 @@ class PrefillFirstScheduler(PromptStepScheduler):
                 key=lambda each: (self._got(each), -each.prompt_tokens),
                 reverse=True,
             )
-            while len(order) > 1 and self._growth_blocks(step, 1) > self.cache.free_blocks:
+            # The last alone always fits, unless others hold the cache.
+            least = 0 if self._shares_cache else 1
+            while len(order) > least and self._growth_blocks(step, 1) > self.cache.free_blocks:
                 self._preempt(order.pop())
                 self.cache.make_blank(len(order) * _RETRACT_STEPS // size)
             got = sum(self._got(each) for each in order)
             expected = sum(each.output_tokens for each in order)
-            self._ratio = min(1.0, (got + _RETRACT_STEPS * len(order)) / (expected + 1))
+            if order:
+                self._ratio = min(1.0, (got + _RETRACT_STEPS * len(order)) / (expected + 1))
             self._full = False
             self._retracted = True
         self.cache.take(self._growth_blocks(step, 1))
@@ -483,8 +510,10 @@ def _insert(states: list[tuple[int, int]], state: tuple[int, int]) -> None:
 class InterruptingScheduler(PromptStepScheduler):
     """TGI's router; see the module."""
 
-    def __init__(self, config: SchedulerConfig, law: StepLaw) -> None:
-        super().__init__(config, law)
+    def __init__(
+        self, config: SchedulerConfig, law: StepLaw, cache: PagedCache | None = None
+    ) -> None:
+        super().__init__(config, law, cache)
         assert isinstance(config.variant, InterruptingVariant)
         self._variant = config.variant
         self._waited_steps = 1

@@ -120,6 +120,11 @@ class Scheduler:
         return len(self._waiting) + len(self._unseen)
 
     @property
+    def wants_room(self) -> bool:
+        """Whether more free blocks may change what comes next."""
+        return bool(self.waiting or self._cut)
+
+    @property
     def planned_end_s(self) -> float | None:
         """End of the planned steps; `None` when idle."""
         return self._planned_ends_s[-1] if self._planned_ends_s else None

@@ -40,12 +40,12 @@ def scheduler_for(
     Args:
         config: Limits.
         law: Step times.
-        cache: Cache that it shares with others, where it is of no variant.
+        cache: Cache that it shares with others; one of its own if omitted.
     """
     if isinstance(config.variant, PrefillFirstVariant):
-        return PrefillFirstScheduler(config, law)
+        return PrefillFirstScheduler(config, law, cache)
     if isinstance(config.variant, InterruptingVariant):
-        return InterruptingScheduler(config, law)
+        return InterruptingScheduler(config, law, cache)
     kind = SpeculativeScheduler if config.draft_tokens else Scheduler
     return kind(config, law, cache)
 

@@ -106,21 +106,10 @@ def batch_in_flight(config: SchedulerConfig, plan: Plan) -> SchedulerConfig:
     """Limits of one of the batches that a pipeline has in flight, one for each stage.
 
     Sequences stay in their batch, which passes all stages before its next step: each batch is
-    scheduled like a rank of its own with its part of the places. The cache is that of all, but for
-    variants, whose batches have parts of it (`EngineLayout.batches`); the longest sequence fits in
-    any.
+    scheduled like a rank of its own with its part of the places. The cache is that of all.
     """
-    stages = plan.pipeline_parallel
-    if stages == 1:
-        return config
-    config = msgspec.structs.replace(config, max_num_seqs=math.ceil(config.max_num_seqs / stages))
-    if config.variant is None:
-        return config
-    longest_blocks = math.ceil((plan.max_model_len or 0) / config.block_tokens)
-    least = min(config.capacity_blocks, longest_blocks + config.state_blocks)
-    return msgspec.structs.replace(
-        config, capacity_blocks=max(config.capacity_blocks // stages, least)
-    )
+    places = math.ceil(config.max_num_seqs / plan.pipeline_parallel)
+    return msgspec.structs.replace(config, max_num_seqs=places)
 
 
 def routing_of(plan: Plan) -> Routing:

@@ -184,7 +184,7 @@ class Rank(ABC):
         if self.scheduler.cache.free_blocks <= free_blocks:
             return
         for rank in self.siblings:
-            if not rank.scheduler.waiting:
+            if not rank.scheduler.wants_room:
                 continue
             rank.scheduler.room_came()
             if rank.scheduler.planned_end_s is None:
@@ -202,12 +202,12 @@ def _in_flight(
     """Ranks for the batches that a pipeline has in flight.
 
     They share a cache: vLLM composes them with one scheduler, as disjoint parts of what runs
-    (`EngineCore.step_with_batch_queue`; vllm-project/vllm pull request 13064, 2025). Not so those
-    of variants, whose prompts that are cut never give blocks back and would wait for each other's;
-    each has a part of the cache (`batch_in_flight`).
+    (`EngineCore.step_with_batch_queue`; vllm-project/vllm pull request 13064, 2025), and so does
+    SGLang, whose batches take turns over one tree and one pool (`event_loop_pp` of 0.5.23). A
+    prompt that is cut goes on in SGLang's next batch, and here in its own.
     """
-    if count == 1 or config.variant is not None:
-        return [new(None) for _ in range(count)]
+    if count == 1:
+        return [new(None)]
     cache = cache_of(config)
     ranks = [new(cache) for _ in range(count)]
     for rank in ranks:
