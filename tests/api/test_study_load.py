@@ -217,6 +217,28 @@ def test_what_cannot_be_sent_is_refused_before_anything_is_written(double, tmp_p
     assert not double.bodies
 
 
+def test_a_trial_lasts_until_its_precision_and_its_record_says_what_was_reached(double, tmp_path):
+    options = {"until": "request_throughput±90%", "requests": 110, "concurrency": 4}
+    [record] = tuned(double, tmp_path, **options).trials
+    until = record.results.until
+    assert (until.label, until.reached) == ("request_throughput±90%", True)
+    assert until.relative_half_width <= 0.9
+
+
+@pytest.mark.parametrize(("rate", "saturated"), [(2.0, False), (20.0, True)])
+def test_an_open_loop_says_whether_the_server_followed_and_a_closed_one_does_not(
+    tmp_path, rate, saturated
+):
+    options = {"engine": "simulated", "gpu": "L4", "input_tokens": 64, "output_tokens": 16}
+    options |= {"requests": 200, "server_args": "max_num_seqs=4", "output_dir": tmp_path}
+    [trial] = st.tune("Qwen/Qwen3-4B", rate=rate, **options).trials
+    assert trial.results.saturation.saturated is saturated
+    if not saturated:
+        options["output_dir"] = tmp_path / "closed"
+        [trial] = st.tune("Qwen/Qwen3-4B", concurrency=4, **options).trials
+        assert "saturation" not in trial.results
+
+
 @pytest.mark.parametrize("name", ["temperature", "min_tokens", "header"])
 def test_a_simulation_says_what_changes_nothing_in_virtual_time(name, caplog):
     values = {"temperature": 0.5, "min_tokens": True, "header": "X-A: b"}

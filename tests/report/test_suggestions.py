@@ -74,6 +74,9 @@ def test_loads_between_the_last_that_holds_and_the_first_that_does_not():
     late = rated(factory.record(users=64), 1500.0, mean_ttft_ms=140.0)
     (text,) = suggestions(good, [light, good, late], limits)
     assert text == ("the constraints hold with 32 users and not with 64: try 40 to 56 next")
+    near = rated(factory.record(users=34), 1050.0, mean_ttft_ms=140.0)
+    (text,) = suggestions(good, [light, good, near], limits)
+    assert text == ("the constraints hold with 32 users and not with 34: try 33 next")
 
 
 def test_a_plateau_of_the_same_server_suggests_scaling_out():

@@ -161,10 +161,13 @@ class Evidence:
 
     def _between(self, held: float, missed: float) -> list[str]:
         low, high = held + (missed - held) / 4, missed - (missed - held) / 4
-        if self._load == "max_concurrency" and missed - held < 2:
-            return []
+        if self._load == "max_concurrency":
+            if missed - held < 2:
+                return []
+            low, high = max(low, held + 1), min(high, missed - 1)  # numbers that were not tried
         edge = f"the constraints hold with {held:g} {self._unit()} and not with {missed:g}"
-        return [f"{edge}: try {_round(low)} to {_round(high)} next"]
+        ends = dict.fromkeys((_round(low), _round(high)))
+        return [f"{edge}: try {' to '.join(ends)} next"]
 
     def _growth(self, tried: Sequence[tuple[float, TrialRecord]]) -> str | None:
         if len(tried) < 2:
