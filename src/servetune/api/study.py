@@ -23,7 +23,7 @@ from servetune.errors import ExitStatus, InputError
 from servetune.json_value import JsonMembers, JsonObject
 from servetune.metrics import unmet
 from servetune.report import candidates_of, picks
-from servetune.search import OBJECTIVES, Objective, recommend
+from servetune.search import OBJECTIVES, Objective, SearchSummary, recommend
 from servetune.secret import redacted, redacted_text
 from servetune.servers.launchers import Job, kubernetes_job, slurm_script
 from servetune.store import Artifacts, Journal, TrialRecord, latest
@@ -33,7 +33,6 @@ from servetune.trials import (
     FoundLoad,
     LargestLoads,
     LoadKnob,
-    SearchSummary,
     Trial,
     TrialSearch,
     commands_of,

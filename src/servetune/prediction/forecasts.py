@@ -18,6 +18,7 @@ from servetune.perf import RunFeatures
 from servetune.perf.roofline.causes import CAUSES, doubts_of
 from servetune.perf.roofline.similarity import CACHED_REACH, OTHER_GROUPS, similarity_of
 from servetune.search.beliefs import Factor, Forecast
+from servetune.search.summary import CauseFound
 
 Array = NDArray[np.float64]
 
@@ -131,28 +132,6 @@ def _positions(features: Sequence[RunFeatures], reach: Sequence[float]) -> Array
     cached = np.array([[each.cached_fraction / CACHED_REACH] for each in features])
     stored = _APART * _one_hot([f"{each.engine} {each.storage}" for each in features])
     return np.concatenate([sizes, cached, stored], axis=1)
-
-
-class CauseFound(msgspec.Struct, frozen=True, kw_only=True):
-    """What measurements say of a cause of all runs' times on a machine.
-
-    Attributes:
-        name: Cause: `memory`, `links of 4 devices`.
-        factor: Ratio of its time to the predicted one.
-        low_factor: Lower end of the 90% interval of `factor`.
-        high_factor: Upper end.
-    """
-
-    name: str
-    factor: float
-    low_factor: float
-    high_factor: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.name} {self.factor:.2f} times as long as predicted "
-            f"({self.low_factor:.2f} to {self.high_factor:.2f})"
-        )
 
 
 #: Causes as reports name them.

@@ -23,6 +23,7 @@ from servetune.search.recommend import (
     set_reasons,
 )
 from servetune.search.space import Axis, Space
+from servetune.search.summary import CauseFound, PickDoubt, Rival, SearchSummary
 
 __all__ = [
     "NAMED",
@@ -30,11 +31,15 @@ __all__ = [
     "TOLERATED_ERROR_RATE",
     "Axis",
     "Candidate",
+    "CauseFound",
     "Combination",
     "Condition",
     "Goal",
     "Objective",
+    "PickDoubt",
     "Recommendation",
+    "Rival",
+    "SearchSummary",
     "Space",
     "Value",
     "exceeds_error_tolerance",

@@ -1,6 +1,6 @@
 """One point of a search from start to record: simulated or measured."""
 
-from servetune.trials.asked import AskedTrials, SearchSummary, TrialSearch
+from servetune.trials.asked import AskedTrials, TrialSearch
 from servetune.trials.benched import Bench, Benched, bench
 from servetune.trials.budget import Budget, parse_duration_s
 from servetune.trials.found_load import FoundLoad, LoadKnob
@@ -31,7 +31,6 @@ __all__ = [
     "LargestLoads",
     "Launch",
     "LoadKnob",
-    "SearchSummary",
     "StudyContext",
     "Trial",
     "TrialSearch",

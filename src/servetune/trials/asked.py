@@ -6,59 +6,19 @@ import threading
 from collections.abc import Sequence
 from typing import Protocol
 
-import msgspec
-
 from servetune.errors import InputError
-from servetune.search.strategies import Outcome, Point, Strategy, StrategyName, strategy
+from servetune.search.strategies import Outcome, Point, Strategy, strategy
 from servetune.search.strategies.guided import Guided
 from servetune.search.strategies.listed import Listed
+from servetune.search.summary import PickDoubt, SearchSummary
 from servetune.store import Results, TrialRecord
 from servetune.trials.budget import Budget
-from servetune.trials.doubt import PickDoubt, labels, pick_doubt
+from servetune.trials.doubt import labels, pick_doubt
 from servetune.trials.guided import guided_search
 from servetune.trials.order import is_put_off, ordered
 from servetune.trials.outcomes import objectives_of, outcome_of_record
 from servetune.trials.policy import ExecutionPolicy
 from servetune.trials.trial import StudyContext, Trial
-
-
-class SearchSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search did.
-
-    Attributes:
-        strategy: Name of the strategy.
-        seed: Seed of its chance.
-        trial_count: Trials that were run, those of earlier calls among them.
-        total_count: Trials of the whole space.
-        unable_count: Trials of them that cannot run on the machine.
-        stopped: Reason why no further trial was run, as a clause.
-        figures: Numbers that the strategy stopped with, by name.
-        doubt: Doubt about the pick; `None` where nothing is predicted.
-    """
-
-    strategy: StrategyName
-    seed: int
-    trial_count: int
-    total_count: int
-    unable_count: int = 0
-    stopped: str = ""
-    figures: dict[str, float] = {}
-    doubt: PickDoubt | None = None
-
-    def __str__(self) -> str:
-        return "\n".join([self._ran(), *(self.doubt.lines() if self.doubt else ())])
-
-    def _ran(self) -> str:
-        unable = f", {self.unable_count} cannot run here" if self.unable_count else ""
-        seed = "" if self.strategy in WITHOUT_CHANCE else f" (seed {self.seed})"
-        return (
-            f"strategy {self.strategy}{seed}: {self.trial_count} of {self.total_count} trials "
-            f"were run{unable}; {self.stopped}"
-        )
-
-
-#: Strategies whose seed changes nothing.
-WITHOUT_CHANCE: tuple[StrategyName, ...] = ("grid", "guided")
 
 
 def _times(ratio: float) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from servetune.errors import PlanError, UnknownName
 from servetune.metrics import Constraint, unmet, value_of
 from servetune.metrics.overload import STILL_FILLING
+from servetune.search import SearchSummary
 from servetune.search.bracket import (
     GROWTH,
     GUESS_GROWTH,
@@ -26,7 +27,6 @@ from servetune.search.knee import LoadLevel, knees
 from servetune.search.strategies import Outcome as SearchOutcome
 from servetune.search.strategies import Point, strategy
 from servetune.store import TrialRecord
-from servetune.trials.asked import SearchSummary
 from servetune.trials.budget import Budget
 from servetune.trials.found_load import FoundLoad, LoadKnob
 from servetune.trials.margins import (
