@@ -38,14 +38,14 @@ from servetune.metrics import LATENCIES, Constraint, Record, parse_constraints, 
 from servetune.metrics.stages import by_stage
 from servetune.models import load_shape
 from servetune.option import Count, Fraction, NonNegative, NonNegativeCount, Positive, option
-from servetune.perf.roofline import Interval, interval_of
-from servetune.perf.roofline.accuracy import Ran
+from servetune.perf.roofline import Interval
 from servetune.perf.sim import SimulatedRun, describe_scheduler, without_effect
 from servetune.report import timeline_of
 from servetune.search import Axis, Space, Value, parse_settings
 from servetune.simserver.server_arguments import argument_types
 from servetune.store import Artifacts, Journal, Results, TrialRecord, write_requests
 from servetune.trials import StudyContext, Trial, simulated_with_requests, trials_of, with_fields
+from servetune.trials.interval import interval_of_trial
 from servetune.units import MS_PER_S
 from servetune.workload import (
     CLIENT_ARGS,
@@ -391,7 +391,7 @@ def simulate(
     assert context.node is not None
     assert context.shape is not None
     heading = f"{request.model} on {context.node.label}, {trial.plan.label}, {_load_text(trial)}"
-    interval = _interval(trial, context, record)
+    interval = interval_of_trial(trial, context, record.results)
     cliff = _cliff(trial, context, record, run)
     words = [heading, f"as {describe_scheduler(trial.plan)}", _interval_text(interval), cliff]
     return SimulationResult(
@@ -413,17 +413,6 @@ def _with_stages(trial: Trial, record: TrialRecord, run: SimulatedRun) -> TrialR
     stages = [msgspec.to_builtins(stage) for stage in by_stage(run.records, arrivals.steps)]
     results = Results({**record.results, "stages": stages})
     return msgspec.structs.replace(record, results=results)
-
-
-def _interval(trial: Trial, context: StudyContext, record: TrialRecord) -> Interval:
-    node, shape = context.node, context.shape
-    assert node is not None
-    assert shape is not None
-    filled = resolved(trial.plan, shape, node.device)
-    kept = context.calibration.calibration if context.calibration else None
-    ran = Ran(protocol="closed" if trial.workload.closed_loop else "open")
-    streamed = float(record.results.get("output_throughput") or 0.0)
-    return interval_of(node, filled, shape, kept, ran, output_tokens_per_s=streamed)
 
 
 def _interval_text(interval: Interval) -> str:

@@ -50,6 +50,42 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     log_tail: str = ""
 
 
+class PredictionInterval(msgspec.Struct, frozen=True, kw_only=True):
+    """Factors on predicted times between which measured ones are expected.
+
+    Attributes:
+        low_factor: Lower factor on the time per token and the end-to-end latency; a rate is divided
+            by it.
+        high_factor: Upper factor likewise.
+        ttft_low_factor: Lower factor on the time to the first token.
+        ttft_high_factor: Upper factor likewise.
+        level: Share of measured times that are expected between them.
+        extrapolation: How far the prediction extrapolates: `known`, `silicon`, `network`,
+            `anchored`.
+        basis: Source of the factors, in words.
+        accuracy: Errors of predictions for measured runs like it, in words.
+    """
+
+    low_factor: float
+    high_factor: float
+    ttft_low_factor: float
+    ttft_high_factor: float
+    level: float = 0.9
+    extrapolation: str = ""
+    basis: str = ""
+    accuracy: str = ""
+
+    def ends(self, metric: str, value: float) -> tuple[float, float] | None:
+        """Ends of the interval of a metric's predicted value; `None` of what has no interval."""
+        if metric == "ttft":
+            return value * self.ttft_low_factor, value * self.ttft_high_factor
+        if metric in ("tpot", "itl", "e2e_latency") or metric.startswith("cost_per_million"):
+            return value * self.low_factor, value * self.high_factor
+        if "throughput" in metric:
+            return value / self.high_factor, value / self.low_factor
+        return None
+
+
 class TrialConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a trial, in the words of the engine and of the load client."""
 
@@ -221,6 +257,8 @@ class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
         plan: Plan that was served; `None` in journals of other tools.
         predicted: Results that the estimator or simulator predicts, where the trial itself
             was measured.
+        interval: Interval of the predicted results: of `results` where the trial is simulated, else
+            of `predicted`. Sampling intervals of measured metrics are in `results.intervals`.
         failure: Reason why there are no results.
         server_log: Path of the server's log, beside the journal.
         provenance: Time, place, releases and seed; empty for a simulated trial, which depends
@@ -238,6 +276,7 @@ class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool = False
     plan: Plan | None = None
     predicted: JsonObject | None = None
+    interval: PredictionInterval | None = None
     failure: Failure | None = None
     server_log: str | None = None
     provenance: JsonObject = {}

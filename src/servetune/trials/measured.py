@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from servetune.errors import EngineError, InputError, LoadError, PlanError, PortBusy, UnknownName
+from servetune.errors import EngineError, InputError, LoadError, PlanError, PortBusy
 from servetune.json_value import JsonObject
 from servetune.loadgen import (
     DEFAULT_GRACE_S,
@@ -28,9 +28,10 @@ from servetune.loadgen import (
 from servetune.metrics import Constraint
 from servetune.servers import ServerOptions, ServerProcess, launch_environment
 from servetune.servers.launchers import guarded, removal
-from servetune.store import Failure, Results, TrialRecord, now_utc, provenance
+from servetune.store import Failure, PredictionInterval, Results, TrialRecord, now_utc, provenance
 from servetune.trials.early import TrialJudge
 from servetune.trials.failures import death_soon, failure_of, load_failure, not_accepted, unanswered
+from servetune.trials.interval import recorded_interval
 from servetune.trials.launch import (
     EngineProgram,
     Launch,
@@ -43,7 +44,7 @@ from servetune.trials.launch import (
 from servetune.trials.record import Outcome, load_results, record_of
 from servetune.trials.retry import Attempts
 from servetune.trials.server_context import ServerContext, disturbance
-from servetune.trials.simulated import simulated_results
+from servetune.trials.simulated import simulation_of
 from servetune.trials.startup import (
     FirstAnswer,
     external_server,
@@ -523,12 +524,14 @@ class ServerGroup:
             engine_version=self._version,
         )
         attempts = self._attempts.of(trial.key)
+        predicted, interval = _prediction(trial, self._study)
         outcome = Outcome(
             cmd=self._cmd,
             server_cmd_args=self._engine.server_cmd_args(self._server_args, self._version),
             results=results,
             failure=failure,
-            predicted=_prediction(trial, self._study),
+            predicted=predicted,
+            interval=interval,
             server_log=self._log_name(),
             provenance={**origin, "attempts": attempts} if attempts else origin,
             simulated=self._speed is not None,
@@ -536,21 +539,16 @@ class ServerGroup:
         self._ended(record_of(trial, self._study, outcome))
 
 
-def _prediction(trial: Trial, study: StudyContext) -> Results | None:
-    """Results that the simulator predicts for the trial; `None` without a known machine."""
-    shape = study.shape_of(trial.plan)
-    if shape is None or study.node is None or study.node.device.architecture == "cpu":
-        return None
+def _prediction(
+    trial: Trial, study: StudyContext
+) -> tuple[Results | None, PredictionInterval | None]:
+    """Results that the simulator predicts for the trial, and their interval; `None` where model or
+    machine are not known, or the plan cannot be simulated.
+    """
+    if study.shape_of(trial.plan) is None or study.node is None:
+        return None, None
     try:
-        return simulated_results(
-            trial.plan,
-            shape,
-            study.node,
-            trial.workload,
-            request_timeout_s=study.request_timeout_s,
-        )
-    except (
-        PlanError,
-        UnknownName,
-    ):  # the plan does not fit, or the engine's defaults are not known
-        return None
+        results, _ = simulation_of(trial, study)
+        return results, recorded_interval(trial, study, results)
+    except Exception:  # whatever fails here, the trial was measured and is to be recorded
+        return None, None

@@ -30,6 +30,7 @@ from servetune.store import (
     SCHEMA,
     Failure,
     Metadata,
+    PredictionInterval,
     Results,
     TrialConfig,
     TrialRecord,
@@ -54,6 +55,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         results: Results without those that the plan and the price add; empty without answers.
         failure: Reason why there are no results.
         predicted: Results that the simulator predicts for the same trial.
+        interval: Interval of the predicted results.
         server_log: Path of the server's log, beside the journal.
         provenance: Time, place and releases of the run.
         simulated: Whether a server turned out to be the simulated engine.
@@ -64,6 +66,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     results: Results = Results()
     failure: Failure | None = None
     predicted: JsonObject | None = None
+    interval: PredictionInterval | None = None
     server_log: str | None = None
     provenance: JsonObject = {}
     simulated: bool = False
@@ -87,6 +90,7 @@ def record_of(trial: Trial, study: StudyContext, outcome: Outcome) -> TrialRecor
         metadata=_trial_metadata(trial, study),
         plan=trial.plan,
         predicted=outcome.predicted,
+        interval=outcome.interval,
         failure=outcome.failure,
         server_log=outcome.server_log,
         provenance=outcome.provenance,

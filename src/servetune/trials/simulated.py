@@ -22,6 +22,7 @@ from servetune.perf.sim import RunOptions, SimulatedRun, describe_scheduler, sim
 from servetune.plan import Plan
 from servetune.store import Failure, Results, TrialRecord, trial_key
 from servetune.trials.failures import no_answer, not_accepted
+from servetune.trials.interval import recorded_interval
 from servetune.trials.launch import DEFAULT_PORT
 from servetune.trials.record import Outcome, record_of, saturation_note, simulation_results
 from servetune.trials.trial import REPLICAS, StudyContext, Trial
@@ -155,7 +156,13 @@ def simulate_trial(
         failure = _failure_in(results, study)
     except PlanError as error:
         failure = Failure(kind="does_not_fit", reason=error.message)
-    outcome = Outcome(cmd=cmd, server_cmd_args=server_cmd_args, results=results, failure=failure)
+    outcome = Outcome(
+        cmd=cmd,
+        server_cmd_args=server_cmd_args,
+        results=results,
+        interval=recorded_interval(trial, study, results),
+        failure=failure,
+    )
     return record_of(trial, study, outcome)
 
 
@@ -193,6 +200,7 @@ def simulated_with_requests(
         cmd=shlex.join(command),
         server_cmd_args=words,
         results=results,
+        interval=recorded_interval(trial, study, results),
         failure=_failure_in(results, study),
     )
     record = record_of(trial, study, outcome)
@@ -238,7 +246,12 @@ def simulated_again(measured: TrialRecord, study: StudyContext) -> TrialRecord:
     return record_of(
         trial,
         study,
-        Outcome(cmd=measured.cmd, server_cmd_args=config.server_cmd_args, results=results),
+        Outcome(
+            cmd=measured.cmd,
+            server_cmd_args=config.server_cmd_args,
+            results=results,
+            interval=recorded_interval(trial, study, results),
+        ),
     )
 
 
