@@ -49,6 +49,26 @@ def test_the_best_trial_is_rendered_in_memory(journal: Path) -> None:
     assert [path.name for path in journal.parent.iterdir()] == ["q.jsonl"]
 
 
+@pytest.mark.parametrize("target", ["sagemaker", "compose"])
+def test_how_sure_the_choice_is_goes_along_with_the_bundle(tmp_path: Path, target: str) -> None:
+    tuned = st.tune(
+        "Qwen/Qwen3-4B",
+        engine="simulated",
+        gpu="L4",
+        server_args="max_num_seqs=[4,64]",
+        client_args="num_prompts=16;max_concurrency=8",
+        output_json=tmp_path / "q.json",
+    )
+    bundle = st.render(tuned.artifacts.journal, target=target, dry_run=True).bundle
+    verdict = tuned.search.doubt.verdict
+    assert verdict.endswith("by predictions alone")
+    assert f"Choice of this plan: {verdict}" in dict(bundle.files)["README.md"]
+    assert verdict in bundle.json("plan.json")["evidence"]["doubt"]
+    tuned.artifacts.summary.unlink()
+    alone = st.render(tuned.artifacts.journal, target=target, dry_run=True).bundle
+    assert alone.json("plan.json")["evidence"]["doubt"] == ""
+
+
 def test_a_request_is_rendered_as_its_fields_are(journal: Path) -> None:
     request = st.ComposeDeployment(source=journal, out=journal.parent / "a", port=9000)
     first = st.render(request)

@@ -52,6 +52,34 @@ def test_a_pick_is_the_same_from_python_and_from_the_command_line(journal, serve
     assert servetune("recommend", journal, "--objective", "latency").stdout == f"{pick}\n"
 
 
+def test_how_sure_the_pick_is_comes_back_from_the_summary_beside_the_journal(journal):
+    pick = st.recommend(str(journal))
+    assert pick.search.doubt.key == pick.record.key
+    assert pick.search.doubt.verdict in str(pick)
+    assert pick.to_json()["search"]["strategy"] == "grid"
+    assert st.recommend(str(journal.with_suffix(".json"))).search == pick.search
+
+
+@pytest.mark.parametrize("goal", [{"objective": "latency"}, {"constraints": "ttft<=9s"}])
+def test_the_doubt_of_another_goal_is_not_said(journal, goal):
+    assert st.recommend(str(journal), **goal).search is None
+
+
+def test_a_journal_alone_says_nothing_of_a_search(journal, tmp_path):
+    (tmp_path / "q.jsonl").write_bytes(journal.read_bytes())
+    pick = st.recommend(str(tmp_path / "q.jsonl"))
+    assert pick.search is None
+    assert "probability" not in str(pick)
+
+
+def test_a_report_keeps_what_the_search_said(journal, tmp_path, servetune):
+    made = servetune("report", journal.with_suffix(".json"), "--output-json", tmp_path / "r.json")
+    search = st.read(tmp_path / "r.json").search
+    assert search == st.read(journal).search
+    assert search.doubt.verdict in made.stdout
+    assert search.doubt.verdict in (tmp_path / "r.html").read_text("utf-8")
+
+
 def test_no_trial_that_holds_the_constraints_is_reported(journal):
     pick = st.recommend(journal, constraints="e2e_latency:mean<=1ms")
     assert not pick.feasible

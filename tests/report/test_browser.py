@@ -12,7 +12,7 @@ import report_records as factory
 
 from servetune.metrics import Record, parse_constraints
 from servetune.report import check_constraints, dashboard_html, picks, ranked, timeline_of
-from servetune.search import parse_objectives
+from servetune.search import PickDoubt, SearchSummary, parse_objectives
 from servetune.store.schema import Failure, record_from_json
 
 CHROMIUM = next(
@@ -341,3 +341,26 @@ def test_later_requests_are_reached_by_turning_the_page(dom):
 def test_a_page_without_a_timeline_has_no_place_for_one(dom):
     text = dom(dashboard_html([factory.record()], (), title="t"))
     assert re.search(r'id="timeline-card"[^>]*hidden', text)
+
+
+def test_a_pick_shows_how_sure_it_is_and_no_tick_where_that_is_not_settled(dom):
+    records = factory.sweep()
+    doubt = PickDoubt(
+        key=chosen_keys(records, ())["throughput"],
+        label="TP=4",
+        objective="throughput",
+        simulated=True,
+        margin=0.02,
+        best=0.41,
+        regret=0.05,
+        settles="TP=2",
+    )
+    search = SearchSummary(
+        strategy="grid", seed=0, trial_count=27, total_count=27, stopped="", doubt=doubt
+    )
+    drawn = dom(dashboard_html(records, (), title="t", search=search))
+    card = re.search(r'data-settled="false".*?</div>', drawn)[0]
+    assert "? Not settled: within 2% of the best with a probability of 41%" in card
+    assert "measuring TP=2 would settle most" in card
+    assert "✓" not in card
+    assert drawn.count("Rests on simulation alone.</p>") == 2  # the picks for latency and cost

@@ -223,7 +223,7 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
         )
         if self.image_tag:
             named_image(container, self.image_tag)
-        shape, evidence = load_shape(plan.model), evidence_of(trial, self.source)
+        shape, evidence = load_shape(plan.model), evidence_of(trial, self.source, trials.search)
         check_weights(plan, shape)
         image, _ = image_for(plan, container, evidence, self.image_tag)
         version = image.engine_version or engine(plan.engine).assumed_version
@@ -447,7 +447,7 @@ class ServiceDeployment(TrialChoice, frozen=True, kw_only=True):
             raise InputError("the bundle needs a folder", hint="give --out FOLDER, or --dry-run")
         trials = read_with_goal(self.source, self.limits)
         trial = self.trial(trials)
-        plan, evidence = plan_of_trial(trial), evidence_of(trial, self.source)
+        plan, evidence = plan_of_trial(trial), evidence_of(trial, self.source, trials.search)
         if getattr(self, "container", "") == "lmi":
             plan = _for_lmi(plan)
         target = device_of_trial(trial, self.gpu)

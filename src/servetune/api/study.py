@@ -222,14 +222,15 @@ def tune(
         try:
             interrupted = run_study(setup, policy, asked, journal, on_progress)
         except _CallbackRaised:
-            _write(setup, journal)
+            _write(setup, journal, asked.summary(interrupted=True))
             raise
-        records = _write(setup, journal)
+        search = asked.summary(interrupted=interrupted)
+        records = _write(setup, journal, search)
     return msgspec.structs.replace(
         result,
         trials=msgspec.structs.replace(nothing, records=records, source=setup.artifacts.journal),
         interrupted=interrupted,
-        search=asked.summary(interrupted=interrupted),
+        search=search,
         loads=asked.found() if isinstance(asked, LargestLoads) else (),
     )
 
@@ -242,7 +243,7 @@ def _search(setup: StudySetup, policy: ExecutionPolicy) -> TrialSearch:
     return AskedTrials(setup.groups, unable, setup.context, policy)
 
 
-def _write(setup: StudySetup, journal: Journal) -> tuple[TrialRecord, ...]:
+def _write(setup: StudySetup, journal: Journal, search: SearchSummary) -> tuple[TrialRecord, ...]:
     """Write summary and dashboard of the trials that have ended; these trials."""
     records = tuple(latest(journal.records))
     if records:  # none where it was interrupted before the first trial ended
@@ -253,6 +254,7 @@ def _write(setup: StudySetup, journal: Journal) -> tuple[TrialRecord, ...]:
             goal.constraints,
             compared=setup.compared,
             chosen=picks(records, goal.constraints, goal.objectives, ladder=goal.ladder),
+            search=search,
         )
     return records
 

@@ -30,11 +30,12 @@ from servetune.report import (
     price_lines,
     recommendation_text,
     results_of,
+    search_in_summary,
     summary_pieces,
     timeline_in,
     timeline_of,
 )
-from servetune.search import Goal, Objective, Recommendation, stated_goal
+from servetune.search import Goal, Objective, Recommendation, SearchSummary, stated_goal
 from servetune.search import recommend as recommended
 from servetune.store import (
     Artifacts,
@@ -58,6 +59,8 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
         objectives: Objectives of a choice; the throughput where empty.
         ladder: Whether `constraints` are in order of importance.
         source: First file or folder that they were read from; `None` where they were not.
+        search: Summary of the search that chose them, where their summary file has it and the goal
+            is its own.
     """
 
     records: tuple[TrialRecord, ...]
@@ -65,6 +68,7 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
     objectives: tuple[Objective, ...] = ()
     ladder: bool = False
     source: Path | None = None
+    search: SearchSummary | None = None
 
     def __str__(self) -> str:
         from servetune.report import as_text, ranking_table
@@ -232,7 +236,28 @@ def read_with_goal(
     goal_options.stated()  # refused before a long journal is read
     records = records_of(paths)
     priced = rent.applied(records) if rent else tuple(records)
-    return _trials(priced, goal_options, source=paths[0])
+    found = _trials(priced, goal_options, source=paths[0])
+    return msgspec.structs.replace(found, search=_search_of(paths, goal_options, len(records)))
+
+
+#: Characters of a summary that are read for what it says beside its trials.
+_HEAD = 1 << 22
+
+
+def _search_of(
+    paths: Sequence[Path], goal_options: GoalOptions, record_count: int
+) -> SearchSummary | None:
+    """What the search of one journal or summary did, by the summary; `None` for another goal."""
+    stated = goal_options.stated()
+    if len(paths) != 1 or stated.constraints or stated.objectives:
+        return None
+    summarized = paths[0].suffix == ".json"
+    path = paths[0] if summarized else paths[0].with_suffix(".json")
+    if not path.is_file() or not paths[0].is_file():
+        return None
+    with path.open(encoding="utf-8", errors="replace") as file:
+        head = file.read(_HEAD)
+    return search_in_summary(head, None if summarized else record_count)
 
 
 def _trials(
@@ -308,6 +333,7 @@ class Pick(msgspec.Struct, frozen=True, kw_only=True):
         choice: Choice of the trial: whether one holds all constraints, the pick, and the reasons.
         record: The picked trial; `None` where none was tried.
         pareto: Trials of the Pareto set of several objectives, by the first of them.
+        search: Summary of the search that chose the trials, where that is known.
     """
 
     objective: str
@@ -315,6 +341,7 @@ class Pick(msgspec.Struct, frozen=True, kw_only=True):
     choice: Recommendation
     record: TrialRecord | None
     pareto: tuple[TrialRecord, ...] = ()
+    search: SearchSummary | None = None
 
     @property
     def feasible(self) -> bool:
@@ -331,6 +358,7 @@ class Pick(msgspec.Struct, frozen=True, kw_only=True):
             "unmet": [limit.to_json() for limit in self.choice.unmet],
             "record": self.record,
             **choice_json(self.choice, {record.key: record for record in self.pareto}),
+            **({"search": self.search.to_json()} if self.search else {}),
         }
 
     def __str__(self) -> str:
@@ -339,6 +367,8 @@ class Pick(msgspec.Struct, frozen=True, kw_only=True):
             lines += [f"  - {text}" for text in price_lines([self.record])]
             if self.record.simulated:
                 lines.append("  - SIMULATED: no model ran; measure it before you rely on it")
+            if self.search:
+                lines += [f"  - {line}" for line in self.search.lines()]
             if self.record.cmd:
                 lines.append(f"\n{self.record.cmd}")
         return "\n".join(lines)
@@ -361,7 +391,9 @@ def recommend(request: Recommend | str | Path | None = None, /, **options: objec
         return pick_from(read_with_goal(source, request.limits, request.rent))
     request.limits.stated()
     light = read_records(source, Lightener(request.limits.goal))
-    pick = pick_from(_trials(request.rent.applied(light), request.limits))
+    trials = _trials(request.rent.applied(light), request.limits)
+    search = _search_of([source], request.limits, len(light))
+    pick = pick_from(msgspec.structs.replace(trials, search=search))
     if pick.record is None:
         return pick
     chosen = whole_record(source, pick.record.key)
@@ -382,6 +414,7 @@ def pick_from(trials: Trials, objective: str | Sequence[str] | None = None) -> P
         choice=choice,
         record=trials.record(choice.chosen.key) if choice.chosen else None,
         pareto=tuple(trials.record(member.key) for member in choice.pareto),
+        search=trials.search if objective is None else None,
     )
 
 
@@ -460,6 +493,7 @@ def write_report(request: Report | str | Path | None = None, /, **options: objec
         compared=compared,
         timeline=_timeline_beside(request.sources, trials),
         chosen=trials.picks(),
+        search=trials.search,
     )
     return Reported(trials=trials, compared=compared, artifacts=artifacts)
 
@@ -472,6 +506,7 @@ def write_artifacts(
     compared: tuple[TrialRecord, ...] | list[TrialRecord] = (),
     timeline: JsonObject | None = None,
     chosen: Mapping[str, Recommendation] | None = None,
+    search: SearchSummary | None = None,
 ) -> None:
     """Make the summary and the dashboard; equal records make equal files.
 
@@ -482,9 +517,10 @@ def write_artifacts(
         compared: Records shown beside them.
         timeline: Request timeline of a single trial.
         chosen: Picks of the run; for throughput, latency and cost where not given.
+        search: What the search of the run did, where there was one.
     """
     chosen = picks(records, constraints) if chosen is None else chosen
-    write_pieces(artifacts.summary, summary_pieces(records, constraints, chosen))
+    write_pieces(artifacts.summary, summary_pieces(records, constraints, chosen, search))
     page = dashboard_html(
         records,
         constraints,
@@ -492,6 +528,7 @@ def write_artifacts(
         comparison=compared,
         timeline=timeline,
         chosen=chosen,
+        search=search,
     )
     write_text(artifacts.dashboard, page)
 

@@ -23,4 +23,6 @@ def report(request: api.Report) -> int:
         compared=made.compared,
         journal=request.sources[0],
     )
+    if made.trials.search:
+        print(made.trials.search)
     return 0

@@ -33,6 +33,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         hardware: Machine on which the trial ran, such as `4x NVIDIA L4`.
         workload: Requests that were sent, for a reader.
         source: Place of the trial: journal and key.
+        doubt: Probability that the trial is the best of its study, and its rivals, as a clause;
+            empty where that is not known.
     """
 
     results: JsonObject = {}
@@ -43,6 +45,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     hardware: str = ""
     workload: str = ""
     source: str = ""
+    doubt: str = ""
 
     @property
     def measured_version(self) -> str | None:

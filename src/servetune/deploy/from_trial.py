@@ -15,6 +15,7 @@ from servetune.hardware import Device, Node, cheapest_instance_with, device, ins
 from servetune.metrics import Constraint
 from servetune.models import NetworkShape
 from servetune.plan import Plan
+from servetune.search import SearchSummary
 from servetune.store import TrialRecord
 
 #: The trial that a bundle rests on, as its journal has it.
@@ -56,8 +57,15 @@ def explicit_plan(
     )
 
 
-def evidence_of(trial: TrialRecord, source: Path) -> Evidence:
-    """Evidence of a trial of a journal or summary."""
+def evidence_of(trial: TrialRecord, source: Path, search: SearchSummary | None = None) -> Evidence:
+    """Evidence of a trial of a journal or summary.
+
+    Args:
+        trial: The trial.
+        source: Its journal or summary.
+        search: What the search that chose it did, where that is known.
+    """
+    doubt = search.doubt_about(trial.key) if search else None
     metadata, results = trial.metadata, trial.results
     concurrency = results.get("max_concurrency")
     dataset = results.get("dataset_name") or "random"
@@ -70,6 +78,7 @@ def evidence_of(trial: TrialRecord, source: Path) -> Evidence:
         hardware=f"{metadata.get('gpu_count')}x {metadata.get('gpu_type')}",
         workload=f"{dataset}, {results.get('completed')} requests",
         source=f"{source.name}, trial {trial.key}",
+        doubt="; ".join([doubt.verdict, *doubt.open_questions()]) if doubt else "",
     )
 
 

@@ -128,6 +128,8 @@ def _evidence(evidence: Evidence | None) -> list[str]:
     )
     how = "Simulated" if evidence.simulated else "Measured"
     parts.append(f"{how}: {where}." + (f" Source: {evidence.source}." if evidence.source else ""))
+    if evidence.doubt:
+        parts.append(f"Choice of this plan: {evidence.doubt}.")
     rows = [
         f"| {words} | {_figure(evidence.results[name])}{unit} |"
         for name, words, unit in _FIGURES

@@ -371,6 +371,8 @@ def _readme(served: Served, target: str, steps: str, warnings: tuple[str, ...]) 
     if served.evidence:
         rests = "simulated" if served.evidence.simulated else "measured"
         parts += [f"It rests on a {rests} trial: {served.evidence.source}.", ""]
+        if served.evidence.doubt:
+            parts += [f"Choice of this plan: {served.evidence.doubt}.", ""]
     parts += [
         "## Does it do what was measured?",
         "",

@@ -37,6 +37,7 @@ from servetune.report.suggestions import suggestions
 from servetune.report.summary import (
     choice_json,
     records_from_summary,
+    search_in_summary,
     summary,
     summary_json,
     summary_pieces,
@@ -88,6 +89,7 @@ __all__ = [
     "results_of",
     "roofline_html",
     "roofline_svg",
+    "search_in_summary",
     "simulated_notice",
     "suggestions",
     "summary",

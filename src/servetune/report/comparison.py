@@ -10,7 +10,7 @@ import msgspec
 from servetune.metrics.results import ResultFields
 from servetune.report.quantities import QUANTITIES, quantity_value
 from servetune.report.ranking import label_of, varying
-from servetune.store.schema import TrialRecord
+from servetune.store.schema import PredictionInterval, TrialRecord
 
 #: Quantity and statistic of each row of a comparison.
 COMPARED: tuple[tuple[str, str], ...] = (
@@ -50,6 +50,7 @@ class PredictionPair(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     predicted: ResultFields
     measured: ResultFields
+    interval: PredictionInterval | None = None
 
 
 class QuantityError(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +58,9 @@ class QuantityError(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         error_fraction: Relative error, predicted / measured - 1; `None` without both values.
+        low: Lower end of the prediction's interval; `None` where it has none.
+        high: Upper end.
+        inside: Whether the measured value is inside; `None` where that is not known.
     """
 
     quantity: str
@@ -64,6 +68,9 @@ class QuantityError(msgspec.Struct, frozen=True, kw_only=True):
     predicted: float | None
     measured: float | None
     error_fraction: float | None
+    low: float | None = None
+    high: float | None = None
+    inside: bool | None = None
 
 
 def pairs_within(records: Sequence[TrialRecord]) -> list[PredictionPair]:
@@ -75,6 +82,7 @@ def pairs_within(records: Sequence[TrialRecord]) -> list[PredictionPair]:
             key=record.key,
             predicted=record.predicted,
             measured=record.results,
+            interval=record.interval,
         )
         for record in records
         if record.predicted and record.status == "ok" and not record.simulated
@@ -106,6 +114,7 @@ def pairs_between(
                     key=best[0].key,
                     predicted=best[0].results,
                     measured=record.results,
+                    interval=best[0].interval,
                 )
             )
     return pairs
@@ -117,6 +126,7 @@ def quantity_errors(pair: PredictionPair) -> list[QuantityError]:
     for name, statistic in COMPARED:
         predicted = quantity_value(pair.predicted, name, statistic)
         measured = quantity_value(pair.measured, name, statistic)
+        low, high = _ends(pair, name, statistic, predicted)
         gaps.append(
             QuantityError(
                 quantity=QUANTITIES[name].name,
@@ -126,9 +136,28 @@ def quantity_errors(pair: PredictionPair) -> list[QuantityError]:
                 error_fraction=(
                     predicted / measured - 1 if predicted is not None and measured else None
                 ),
+                low=low,
+                high=high,
+                inside=None
+                if low is None or high is None or measured is None
+                else low <= measured <= high,
             )
         )
     return gaps
+
+
+def _ends(
+    pair: PredictionPair, name: str, statistic: str, predicted: float | None
+) -> tuple[float, float] | tuple[None, None]:
+    """Ends of the interval of a predicted mean; those of a percentile are not known.
+
+    Requests that arrive at a rate are answered at that rate, whatever each takes.
+    """
+    if pair.interval is None or predicted is None or statistic != "mean":
+        return None, None
+    if name.endswith("throughput") and pair.measured.get("request_rate") is not None:
+        return None, None
+    return pair.interval.ends(name, predicted) or (None, None)
 
 
 def median_errors(pairs: Sequence[PredictionPair]) -> dict[tuple[str, str], float | None]:

@@ -33,6 +33,7 @@ from servetune.report.summary import simulated_accuracy, simulated_share, simula
 from servetune.search import (
     TOLERATED_ERROR_RATE,
     Recommendation,
+    SearchSummary,
     failed_requests,
 )
 from servetune.store.schema import TrialRecord
@@ -52,6 +53,7 @@ def page_data(
     comparison: Sequence[TrialRecord] | None = None,
     timeline: JsonObject | None = None,
     chosen: Mapping[str, Recommendation] | None = None,
+    search: SearchSummary | None = None,
 ) -> JsonObject:
     """Data of the whole page.
 
@@ -62,6 +64,7 @@ def page_data(
         comparison: Measured records to compare with the run's.
         timeline: Request timeline of a single trial, from `timeline_of`.
         chosen: Picks of the run, where they have been made.
+        search: What the search of the run did, where there was one.
     """
     names = varying(records)
     load = load_setting_of(records)
@@ -80,7 +83,8 @@ def page_data(
 
     trials = _those_that_fit(trial, interest)
     on_page = [records[place] for place in trials]
-    pairs = [*pairs_within(on_page), *pairs_between(on_page, comparison or ())]
+    pairs = [_pair(pair, own=True) for pair in pairs_within(on_page)]
+    pairs += [_pair(pair, own=False) for pair in pairs_between(on_page, comparison or ())]
     return {
         "servetune": servetune.__version__,
         "title": title,
@@ -103,7 +107,8 @@ def page_data(
         "trials": list(trials.values()),
         "picks": {name: _pick(pick) for name, pick in chosen.items()},
         "pareto": pareto,
-        "pairs": [_pair(pair) for pair in pairs],
+        "search": _search(search) if search else None,
+        "pairs": pairs,
         "timeline": timeline,
         "references": [_reference(record) for record in comparison or () if record.status == "ok"],
     }
@@ -234,6 +239,7 @@ def _trial(record: TrialRecord, names: SweptSettings, load: str | None) -> JsonO
         "results": _slim(record.results),
         "failed_requests": _failed_requests(record),
         "predicted": _slim(record.predicted) if record.predicted else None,
+        "interval": _slim(msgspec.to_builtins(record.interval)) if record.interval else None,
         "cmd": record.cmd[:_LONGEST_TEXT],
         "metadata": _slim(record.metadata),
         "provenance": _slim(record.provenance),
@@ -260,6 +266,24 @@ def _choice(pick: Recommendation) -> JsonObject:
     return choice
 
 
+def _search(search: SearchSummary) -> JsonObject:
+    """Lines on the search, and the doubt about its pick in the words of the command line."""
+    doubt = search.doubt
+    return {
+        "lines": search.lines(),
+        "doubt": {
+            "key": doubt.key,
+            "label": doubt.label,
+            "objective": doubt.objective,
+            "settled": doubt.settled,
+            "verdict": doubt.verdict,
+            "open": doubt.open_questions(),
+        }
+        if doubt and doubt.key
+        else None,
+    }
+
+
 def _pick(pick: Recommendation) -> JsonObject:
     return {
         "key": pick.chosen.key if pick.chosen else None,
@@ -269,8 +293,10 @@ def _pick(pick: Recommendation) -> JsonObject:
     }
 
 
-def _pair(pair: PredictionPair) -> JsonObject:
+def _pair(pair: PredictionPair, *, own: bool) -> JsonObject:
+    """Errors of a prediction; `own` where the measured record itself holds it."""
     return {
+        "own": own,
         "label": pair.label,
         "key": pair.key,
         "gaps": [_slim(msgspec.to_builtins(error)) for error in quantity_errors(pair)],

@@ -20,7 +20,7 @@ from servetune.metrics import Constraint, unmet, value_of
 from servetune.models import catalogue, load_shape
 from servetune.perf.roofline import accuracy_like
 from servetune.report.ranking import pareto_of, picks
-from servetune.search import Recommendation
+from servetune.search import Recommendation, SearchSummary
 from servetune.store.schema import SCHEMA, TrialRecord, record_from_json
 
 _BEST = {
@@ -34,6 +34,7 @@ def summary(
     records: Sequence[TrialRecord],
     constraints: tuple[Constraint, ...],
     chosen: Mapping[str, Recommendation] | None = None,
+    search: SearchSummary | None = None,
 ) -> JsonObject:
     """Summary as JSON values, but for the trials themselves.
 
@@ -41,6 +42,7 @@ def summary(
         records: Trials of the run in order.
         constraints: Constraints of the run.
         chosen: Picks of the run, where they have been made.
+        search: What the search of the run did, and its doubt about the pick, where there was one.
     """
     chosen = picks(records, constraints) if chosen is None else chosen
     by_key = {record.key: record for record in reversed(records)}
@@ -49,6 +51,7 @@ def summary(
         "best_configurations": _best_configurations(records, constraints),
         "recommended": {name: _recommended(pick, by_key) for name, pick in chosen.items()},
         "pareto": pareto_of(records, chosen),
+        **({"search": search.to_json()} if search is not None else {}),
     }
 
 
@@ -61,6 +64,7 @@ def summary_pieces(
     records: Sequence[TrialRecord],
     constraints: tuple[Constraint, ...],
     chosen: Mapping[str, Recommendation] | None = None,
+    search: SearchSummary | None = None,
 ) -> Iterator[str]:
     """Summary as indented text with a final newline, one piece for each trial.
 
@@ -69,16 +73,44 @@ def summary_pieces(
     """
     parts = {
         name: msgspec.Raw(msgspec.json.encode(value, order="deterministic"))
-        for name, value in summary(records, constraints, chosen).items()
+        for name, value in summary(records, constraints, chosen, search).items()
     }
     head = msgspec.json.format(msgspec.json.encode(parts), indent=2).decode()
-    yield head.removesuffix("\n}") + ',\n  "test_results": ['
+    yield head.removesuffix("\n}") + ("," + _RESULTS)
     end = "\n    "
     for record in records:
         text = msgspec.json.format(msgspec.json.encode(record, order="sorted"), indent=2).decode()
         yield end + text.replace("\n", "\n    ")
         end = ",\n    "
     yield "\n  ]\n}\n" if records else "]\n}\n"
+
+
+#: Start of the trials in a summary, which everything else of it precedes.
+_RESULTS = '\n  "test_results": ['
+
+
+class _Head(msgspec.Struct):
+    """What a summary says beside its trials."""
+
+    metadata: JsonObject = {}
+    search: SearchSummary | None = None
+
+
+def search_in_summary(head: str, record_count: int | None = None) -> SearchSummary | None:
+    """What the search of a summary did; `None` where it does not say.
+
+    Args:
+        head: Text of the summary, or its beginning.
+        record_count: Trials of the journal that it is beside; with another number it is of an
+            earlier state of the journal, and not taken.
+    """
+    before, trials, _ = head.partition(_RESULTS)
+    try:
+        found = msgspec.json.decode(before.rstrip(",") + "}" if trials else head, type=_Head)
+    except msgspec.DecodeError:  # another tool's, or a search of a newer version
+        return None
+    stale = record_count is not None and found.metadata.get("total_tests") != record_count
+    return None if stale else found.search
 
 
 def records_from_summary(raw: object) -> list[TrialRecord]:

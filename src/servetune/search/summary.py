@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import msgspec
@@ -128,6 +129,11 @@ class PickDoubt(msgspec.Struct, frozen=True, kw_only=True):
         unsure = [f"{name} {shown(p)}" for name, p in self.holds.items() if p < 0.995]
         if unsure:
             lines.append(f"probability that it holds: {', '.join(unsure)}")
+        return [*lines, *self.open_questions()]
+
+    def open_questions(self) -> list[str]:
+        """Trials that may be better, and the one whose measurement would settle most."""
+        lines = []
         if self.rivals:
             named = ", ".join(f"{each.label} ({shown(each.best)})" for each in self.rivals)
             lines.append(f"may be better: {named}")
@@ -167,12 +173,17 @@ class SearchSummary(msgspec.Struct, frozen=True, kw_only=True):
     doubt: PickDoubt | None = None
 
     def to_json(self) -> JsonObject:
-        """Plain values for JSON."""
-        found: JsonObject = msgspec.to_builtins(self)
+        """Plain values for JSON, without numbers that JSON does not have."""
+        finite = {name: value for name, value in self.figures.items() if math.isfinite(value)}
+        found: JsonObject = msgspec.to_builtins(msgspec.structs.replace(self, figures=finite))
         return found
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+    def doubt_about(self, key: str) -> PickDoubt | None:
+        """Doubt about the trial of a key; `None` where another one is the search's pick."""
+        return self.doubt if self.doubt is not None and self.doubt.key == key else None
 
     def lines(self) -> list[str]:
         """One line for each finding."""

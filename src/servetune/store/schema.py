@@ -60,7 +60,7 @@ class PredictionInterval(msgspec.Struct, frozen=True, kw_only=True):
         ttft_low_factor: Lower factor on the time to the first token.
         ttft_high_factor: Upper factor likewise.
         level: Share of measured times that are expected between them.
-        extrapolation: How far the prediction extrapolates: `known`, `silicon`, `network`,
+        extrapolation: Kind of extrapolation beyond measured runs: `known`, `silicon`, `network`,
             `anchored`.
         basis: Source of the factors, in words.
         accuracy: Errors of predictions for measured runs like it, in words.

@@ -32,7 +32,7 @@ from servetune.report.ranking import (
     varying,
 )
 from servetune.report.tables import recommendation_text, simulated_notice
-from servetune.search import Recommendation
+from servetune.search import Recommendation, SearchSummary
 from servetune.store.schema import TrialRecord
 from servetune.visible import visible
 
@@ -62,6 +62,7 @@ def dashboard_html(
     comparison: Sequence[TrialRecord] | None = None,
     timeline: JsonObject | None = None,
     chosen: Mapping[str, Recommendation] | None = None,
+    search: SearchSummary | None = None,
 ) -> str:
     """Dashboard as HTML; equal arguments give equal pages.
 
@@ -72,6 +73,7 @@ def dashboard_html(
         comparison: Measured records to compare with the run's.
         timeline: Request timeline of a single trial, from `timeline_of`.
         chosen: Picks of the run, where they have been made.
+        search: What the search of the run did, where there was one.
     """
     chosen = picks(records, constraints) if chosen is None else chosen
     data = page_data(
@@ -81,6 +83,7 @@ def dashboard_html(
         comparison=comparison,
         timeline=timeline,
         chosen=chosen,
+        search=search,
     )
     keys = {trial["key"] for trial in data["trials"]}
     style, script = _text("dashboard.css"), _script()
@@ -90,7 +93,9 @@ def dashboard_html(
             "csp": _POLICY.format(script=_digest(script), style=_digest(style)),
             "title": _escaped(f"{title} · servetune"),
             "style": style,
-            "static": static_html(records, constraints, title=title, keys=keys, chosen=chosen),
+            "static": static_html(
+                records, constraints, title=title, keys=keys, chosen=chosen, search=search
+            ),
             "data": _embedded(data),
             "script": script,
         },
@@ -169,6 +174,7 @@ def static_html(
     title: str,
     keys: Set[str],
     chosen: Mapping[str, Recommendation],
+    search: SearchSummary | None = None,
 ) -> str:
     """Heading, picks with their reasons, and the trials with `keys`, as escaped HTML."""
     if not records:
@@ -211,6 +217,7 @@ def static_html(
             f"<h1>{_escaped(title)}</h1>",
             f"<p><strong>{_escaped(simulated_notice(records))}</strong></p>",
             *(f"<pre>{_escaped(text)}</pre>" for text in reasons),
+            *([f"<pre>{_escaped(str(search))}</pre>"] if search else []),
             *([f"<p>{left_out:,} further trials are in the summary.</p>"] if left_out else []),
             "<table><thead>",
             _row("th", heads),

@@ -109,9 +109,26 @@ function pickCard(objective, pick) {
     make('p', { class: 'value' }, objective.name === 'throughput' ? digits(value) : shown(value, QUANTITY[objective.metric].unit), make('small', {}, words.unit)),
     make('p', { class: 'config' }, make('button', { type: 'button', class: 'plain', title: 'Select this trial', onclick: () => select(trial.id, true) }, trial.label)),
     make('dl', { class: 'numbers' }, numbers.flatMap(([label, name, statistic]) => [make('dt', {}, label), make('dd', {}, shown(valueOf(trial, name, statistic), QUANTITY[name].unit))])),
+    doubtAbout(objective, trial),
     make('ul', { class: 'why' }, reasons(objective, pick).map(([text, bad]) => make('li', { class: bad ? 'bad' : null }, text))),
     trial.suggestions.map((text) => make('p', { class: 'suggestion' }, `From the trials: ${text}.`)),
     trial.cmd ? command(trial.cmd) : '');
+}
+
+/* How sure the pick is. The doubt is the search's: of its own objective and constraints. */
+function doubtAbout(objective, trial) {
+  const doubt = DATA.search && DATA.search.doubt;
+  const own = doubt && objective.name.split(',')[0] === doubt.objective && state.constraints.every((c) => c.on && !c.added);
+  const rests = trial.simulated ? 'simulation' : 'measurement';
+  if (own && trial.key === doubt.key) {
+    const words = doubt.settled ? `✓ ${doubt.verdict}` : `? Not settled: ${doubt.verdict}`;
+    return make('div', { class: 'doubt', 'data-settled': String(doubt.settled), 'data-rests': rests },
+      make('p', { class: 'verdict' }, words), doubt.open.map((text) => make('p', {}, text)));
+  }
+  const alone = trial.simulated ? 'Rests on simulation alone' : null;
+  const other = own ? `The search’s own pick is ${doubt.label}: ${doubt.verdict}` : null;
+  const said = [alone, other].filter(Boolean).join('. ');
+  return said ? make('div', { class: 'doubt', 'data-rests': rests }, make('p', {}, `${said}.`)) : '';
 }
 
 function reasons(objective, pick) {

@@ -102,10 +102,27 @@ function openDrawer() {
       part('From the trials', make('div', {}, trial.suggestions.map((s) => make('p', { class: 'suggestion' }, `${s}.`))), trial.suggestions.length > 0),
       part('Server command', trial.cmd ? command(trial.cmd) : ''  , Boolean(trial.cmd)),
       part('Server settings', rows(trial.server), some(trial.server)), part('Client settings', rows(trial.client), some(trial.client)),
-      part('Results (latencies in ms)', rows(plain(trial.results)), some(trial.results)), part('Predicted', rows(plain(trial.predicted)), some(trial.predicted)),
+      part('Results (latencies in ms)', rows(plain(trial.results)), some(trial.results)), part('Predicted and measured', predictedTable(trial), DATA.pairs.some((p) => p.key === trial.key && p.own)),
+      part('Predicted', rows(plain(trial.predicted)), some(trial.predicted)), part('Interval of predictions', rows(trial.interval || {}), some(trial.interval)),
       part('Machine and model', rows(trial.metadata), some(trial.metadata)), part('Provenance', rows(trial.provenance), some(trial.provenance)),
       part('Journal', rows({ key: trial.key, 'server log': trial.server_log }))));
   byId('drawer').showModal();
+}
+
+/* What was predicted for a measured trial: interval, ratio, and whether the measurement is inside. */
+function predictedTable(trial) {
+  const pair = DATA.pairs.find((p) => p.key === trial.key && p.own);
+  if (!pair) return '';
+  const cells = pair.gaps.filter((g) => known(g.predicted) && known(g.measured) && g.predicted).map((g) => {
+    const quantity = QUANTITY[g.quantity];
+    const value = (v) => shown(v, quantity.unit);
+    const inside = g.inside === null ? DASH : g.inside ? 'inside' : 'outside';
+    return make('tr', {}, make('th', { class: 'left', scope: 'row' }, `${quantity.short}${quantity.has_statistics ? ` ${g.statistic}` : ''}`),
+      make('td', {}, value(g.predicted), known(g.low) ? make('small', { class: 'ends' }, `${value(g.low)} to ${value(g.high)}`) : ''),
+      make('td', {}, value(g.measured)), make('td', {}, `${(g.measured / g.predicted).toFixed(2)}×`),
+      make('td', { class: g.inside === false ? 'inside-no' : null }, inside));
+  });
+  return make('div', { class: 'scroll' }, make('table', {}, make('thead', {}, make('tr', {}, ['', 'predicted', 'measured', 'ratio', '90% interval'].map((h, i) => make('th', { class: i ? null : 'left', scope: 'col' }, h)))), make('tbody', {}, cells)));
 }
 
 /* Text that a spreadsheet would read as a formula is led by an apostrophe. */
