@@ -103,21 +103,20 @@ def test_all_loads_of_a_configuration_run_on_one_server(tmp_path):
         f"{shlex.quote(sys.executable)} -m servetune.testing.fake_server --port {{port}} "
         "--max-num-seqs 1 --ttft-s 0.004"
     )
-    found = st.tune(
-        "fake", engine="command", server_cmd=program, gpu="L4", input_tokens=8, output_tokens=4,
-        requests=16, find="max_concurrency=4..8", constraints="ttft<=30ms", processes="1",
-        output_dir=tmp_path,
-    )  # fmt: skip
-    assert len({record.cmd for record in found.trials}) == 1, "one port, one start"
+    options = {
+        "engine": "command", "server_cmd": program, "gpu": "L4", "input_tokens": 8,
+        "output_tokens": 4, "requests": 16, "find": "max_concurrency=4..8",
+        "constraints": "ttft<=30ms", "processes": "1", "output_dir": tmp_path,
+    }  # fmt: skip
+    found = st.tune("fake", **options)
+    assert [log.name for log in found.artifacts.logs.iterdir()] == ["server-001.log"]
     keys = [record.key for record in found.trials]
     assert len(set(keys)) == len(keys)
     [load] = found.loads
     assert load.answer.run_count == len(keys)
-    assert load.answer.confidence >= 0.9
-    ttft_ms = {
-        record.config.client_args["max_concurrency"]: record.results.mean_ttft_ms
-        for record in found.trials
-    }
-    if load.answer.held is not None:  # a busy machine may miss the limit with one user
-        assert ttft_ms[load.answer.held] < 1.5 * 30
-    assert load.answer.failing is None or ttft_ms[load.answer.failing] > 30 / 1.5
+    tried = {record.config.client_args["max_concurrency"] for record in found.trials}
+    known = {load.answer.held, load.answer.failing, *load.answer.undecided} - {None}
+    assert known <= tried <= set(range(4, 9))
+    again = st.tune("fake", **options, resume=True)
+    assert again.loads == found.loads
+    assert [record.key for record in again.trials] == keys, "nothing was left to run"

@@ -55,7 +55,7 @@ class LargestLoad(msgspec.Struct, frozen=True, kw_only=True):
         failing: Smallest load that is known to fail; `None` where none is.
         undecided: Loads between the two that could not be told from the limit.
         confidence: Smallest probability that the true largest load is at least `held` and less
-            than `failing`, for margins that grow with load.
+            than `failing`, for margins that grow with load; 0 where neither is known.
         run_count: Number of runs.
         contradictions: Loads that failed although a larger one held.
     """
