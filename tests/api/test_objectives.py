@@ -143,6 +143,14 @@ def test_an_objective_that_no_trial_has_is_one_clear_error(plain, tmp_path, obje
     assert not list(tmp_path.iterdir())
 
 
+def test_runs_that_differ_by_their_seed_are_one_candidate_also_out_of_a_stream(tmp_path):
+    sweep = {**SWEEP, "client_args": f"{SWEEP['client_args']};seed=[1,2]", "concurrency": [8]}
+    found = st.tune("Qwen/Qwen3-4B", **sweep, output_json=str(tmp_path / "q.json"))
+    pick = st.recommend(found.artifacts.journal)
+    assert pick.choice.chosen.label == "TP2 (mean of 2 runs)"
+    assert pick.choice.reasons == found.pick().choice.reasons
+
+
 def test_a_search_goes_by_the_study_s_objective(tmp_path):
     found = st.tune(
         "Qwen/Qwen3-4B",
@@ -154,6 +162,25 @@ def test_a_search_goes_by_the_study_s_objective(tmp_path):
     every = st.tune("Qwen/Qwen3-4B", **SWEEP, output_json=str(tmp_path / "all.json"))
     best = min(every.trials, key=lambda record: record.results["p99_ttft_ms"])
     assert [record.key for record in found.trials] == [best.key]
+
+
+def test_a_guided_search_of_a_ladder_comes_nearest_to_the_rung_that_nothing_can_hold(
+    laddered, tmp_path
+):
+    found = st.tune(
+        "Qwen/Qwen3-4B", **SWEEP, sla=LADDER, max_trials=1, output_json=str(tmp_path / "q.json")
+    )
+    assert [record.key for record in found.trials] == [laddered.pick().record.key]
+
+
+@pytest.mark.parametrize(
+    "constraints", ["ttft<=1s;ttft>=2s", "ttft<1s;ttft>=1s", "goodput==1;goodput!=1"]
+)
+def test_constraints_that_exclude_each_other_are_refused(plain, constraints):
+    with pytest.raises(InputError, match="no value holds both"):
+        st.recommend(plain.artifacts.journal, constraints=constraints)
+    for possible in ("ttft<=1s;ttft>=1s", "ttft<=1s;ttft<=2s", "ttft>1s;ttft<2s;itl>=3s"):
+        assert st.recommend(plain.artifacts.journal, constraints=possible)
 
 
 def test_what_predicts_trials_refuses_limits_on_energy(called):

@@ -72,12 +72,17 @@ def test_no_interval_is_invented_where_a_record_has_none():
 
 def test_simulated_trials_say_that_they_rest_on_simulation():
     one, other = (
-        msgspec.structs.replace(measured(key, rate), simulated=True)
+        msgspec.structs.replace(measured(key, rate, 0.1), simulated=True)
         for key, rate in (("a", 100.0), ("b", 99.0))
     )
     assert any(
-        each.startswith("its value and the next one's rest on simulation")
+        each == "its value and the next one's rest on simulation: measurements can tell them apart"
         for each in recommend([one, other], (), "throughput").reasons
+    )
+    silent = msgspec.structs.replace(measured("s", 100.0), simulated=True)
+    assert any(
+        each.startswith("its value rests on simulation, which has no sampling interval")
+        for each in recommend([silent, measured("m", 99.0, 1)], (), "throughput").reasons
     )
     mixed = recommend([measured("m", 200.0, 1), one], (), "throughput")
     assert any(each.startswith("the next one's value rests on sim") for each in mixed.reasons)

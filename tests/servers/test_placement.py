@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from servetune.errors import InputError
-from servetune.servers.gpus import DeviceMemory, cards, none_can_be, visible_cards
+from servetune.servers.gpus import DeviceMemory, card_numbers, cards, none_can_be, visible_cards
 from servetune.servers.launchers import Placement
 
 
@@ -155,6 +155,16 @@ def test_cards_may_be_chosen_by_how_their_uuids_begin():
     seen = visible_cards(driver, {"CUDA_VISIBLE_DEVICES": "GPU-2a,GPU-0a2b-77"})
     assert [(card.number, card.used_bytes >> 30) for card in seen] == [(0, 2), (1, 0)]
     assert visible_cards(driver, {"CUDA_VISIBLE_DEVICES": "MIG-7"}) == [], "a part of a card"
+
+
+def test_the_energy_of_a_trial_is_of_the_cards_that_its_server_was_given():
+    driver = Driver([0, 0, 0, 0])
+    given = Placement(devices=(0, 1)).device_names({"CUDA_VISIBLE_DEVICES": "GPU-3a,2,0"})
+    assert card_numbers(given, driver) == (3, 2)
+    assert card_numbers(("MIG-7",), driver) is None, "a part of a card has no counter of its own"
+    assert card_numbers((), driver) is None
+    driver.broken = True
+    assert card_numbers(("0",), driver) is None
 
 
 def test_a_machine_without_the_drivers_files_or_with_all_hidden_has_no_gpu(tmp_path):

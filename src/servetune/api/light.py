@@ -11,6 +11,7 @@ from servetune.json_value import JsonObject
 from servetune.metrics import value_of
 from servetune.metrics.results import ResultFields
 from servetune.metrics.slo import field_of
+from servetune.plan import Plan
 from servetune.report import results_of
 from servetune.search import OBJECTIVES, Goal
 from servetune.store import Metadata, Results, TrialConfig, TrialRecord, journal_records
@@ -35,6 +36,7 @@ class Lightener:
         self._goal_of = goal
         self._goal: Goal | None = None
         self._held: dict[bytes, JsonObject] = {}
+        self._plans: dict[Plan, Plan] = {}
 
     def __call__(self, record: TrialRecord) -> TrialRecord:
         if self._goal is None:
@@ -44,6 +46,7 @@ class Lightener:
             key=record.key,
             status=record.status,
             simulated=record.simulated,
+            plan=record.plan and self._plans.setdefault(record.plan, record.plan),
             config=TrialConfig(
                 client_args=self._once(config.client_args),
                 server_args=self._once(config.server_args),

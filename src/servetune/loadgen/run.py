@@ -152,6 +152,7 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
         scrape_every_s: Interval at which a process beside the load reads the servers'
             `/metrics`, this machine's GPUs and its cores; `None` for not at all.
         dcgm_url: URL of a DCGM exporter to read instead of this machine's GPUs.
+        cards: NVML's numbers of this machine's GPUs that are read; `None` for all.
         watched_processes: Process ids by name, whose process trees are sampled as well.
     """
 
@@ -169,6 +170,7 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     senders: SenderSource | None = None
     scrape_every_s: float | None = None
     dcgm_url: str | None = None
+    cards: tuple[int, ...] | None = None
     watched_processes: dict[str, int] = {}
 
 
@@ -245,6 +247,7 @@ def run_load_blocking(
                 targets,
                 every_s=settings.scrape_every_s,
                 dcgm_url=settings.dcgm_url,
+                cards=settings.cards,
                 processes=settings.watched_processes,
             )
             stack.enter_context(sampler)

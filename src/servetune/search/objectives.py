@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
+import numpy as np
 
 from servetune.errors import GrammarError, InputError
 from servetune.metrics import (
@@ -215,8 +216,33 @@ def parse_sla(text: str) -> Goal:
         raise GrammarError("no limit found", text, 0, hint=_SLA_EXAMPLE)
     if len(set(constraints)) < len(constraints):
         raise InputError(f"--sla '{text}' has a limit twice", hint="leave one of them out")
+    require_consistent(constraints)
     objectives = _objectives(rest, text, then.end()) if then else Goal().wanted
     return Goal(constraints=constraints, objectives=objectives, ladder=True)
+
+
+def require_consistent(constraints: Sequence[Constraint]) -> None:
+    """Refuse constraints that no value can meet together.
+
+    Raises:
+        InputError: Two on the same metric and statistic exclude each other.
+    """
+    for at, one in enumerate(constraints):
+        for other in constraints[at + 1 :]:
+            same = (one.metric, one.statistic) == (other.metric, other.statistic)
+            if same and not _possible(one, other):
+                raise InputError(
+                    f"no value holds both {one.label} and {other.label}",
+                    hint="leave one of them out",
+                )
+
+
+def _possible(one: Constraint, other: Constraint) -> bool:
+    """Whether some value of the metric meets both: a limit itself, or one beside or between."""
+    low, high = sorted((one.value, other.value))
+    step = max(abs(high), 1.0) * 1e-9
+    values = np.array([low, high, (low + high) / 2, max(low - step, 0.0), high + step])
+    return bool((one.holds_each(values) & other.holds_each(values)).any())
 
 
 _THEN = re.compile(r"(?:^|[;,\s])\s*then\b")
@@ -230,6 +256,7 @@ def stated_goal(constraints: str | None, objectives: Sequence[str], sla: str | N
         InputError: A text cannot be read, or what is given beside `--sla` contradicts it.
     """
     limits = None if constraints is None else parse_constraints(constraints)
+    require_consistent(limits or ())
     wanted = parse_objectives(",".join(objectives)) if objectives else ()
     if sla is None:
         return Goal(constraints=limits or (), objectives=wanted)

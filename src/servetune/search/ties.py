@@ -72,25 +72,23 @@ def doubt_of_ties(
         reasons.append(
             f"a tie in {objective.title}: {named}{further} cannot be told apart from it, {why}"
         )
+    pair = (chosen, runner_up)
+    silent = [
+        each.label
+        for each in pair
+        if interval_of(each.results, objective.metric, objective.statistic) is None
+    ]
     if chosen.simulated or runner_up.simulated:
         who = "its value rests" if chosen.simulated else "the next one's value rests"
-        who = (
-            "its value and the next one's rest" if chosen.simulated and runner_up.simulated else who
-        )
-        reasons.append(
-            f"{who} on simulation, which has no sampling interval: measurements can tell them apart"
-        )
-    elif told_apart(objective, chosen, runner_up) is None:
-        reasons.append(_unknown(objective, chosen, runner_up))
+        who = "its value and the next one's rest" if all(c.simulated for c in pair) else who
+        why = ", which has no sampling interval" if silent else ""
+        reasons.append(f"{who} on simulation{why}: measurements can tell them apart")
+    elif silent and told_apart(objective, *pair) is None:
+        reasons.append(_unknown(objective, silent))
     return reasons
 
 
-def _unknown(objective: Objective, chosen: Candidate, runner_up: Candidate) -> str:
-    silent = [
-        each.label
-        for each in (chosen, runner_up)
-        if interval_of(each.results, objective.metric, objective.statistic) is None
-    ]
+def _unknown(objective: Objective, silent: Sequence[str]) -> str:
     return (
         f"no sampling interval of the {objective.title} in the record of {' and '.join(silent)}: "
         "whether the two can be told apart is not known"

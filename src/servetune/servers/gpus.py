@@ -90,6 +90,16 @@ def visible_cards(
     return [msgspec.structs.replace(card, number=place) for place, card in enumerate(chosen)]
 
 
+def card_numbers(words: Sequence[str], nvml: ModuleType | None = None) -> tuple[int, ...] | None:
+    """NVML's numbers of the devices that words of `CUDA_VISIBLE_DEVICES` mean.
+
+    `None` where a word means none of them, as for a share of a device.
+    """
+    here = cards(nvml)
+    found = [card.number for word in words for card in here if card.is_named(word)]
+    return tuple(found) if found and len(found) == len(words) else None
+
+
 class DeviceMemory:
     """Sees that a server finds the memory that it would have found at first.
 

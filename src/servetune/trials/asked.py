@@ -14,7 +14,7 @@ from servetune.search.summary import PickDoubt, SearchSummary
 from servetune.store import Results, TrialRecord
 from servetune.trials.budget import Budget
 from servetune.trials.doubt import labels, pick_doubt
-from servetune.trials.guided import guided_search
+from servetune.trials.guided import attainable_search, guided_search
 from servetune.trials.order import is_put_off, ordered
 from servetune.trials.outcomes import objectives_of, outcome_of_record
 from servetune.trials.policy import ExecutionPolicy
@@ -98,6 +98,7 @@ class AskedTrials:
         policy: ExecutionPolicy,
     ) -> None:
         self._study, self._policy = study, policy
+        self._searched = study
         self._total_count, self._unable_count = sum(map(len, groups)), len(unable)
         order = policy.order if policy.strategy == "grid" else "grid"
         placed = [
@@ -125,16 +126,15 @@ class AskedTrials:
             for trial, number in zip(self._trials, self._numbers, strict=True)
         ]
         if policy.strategy == "guided":
-            objective = objectives_of(self._study)[0]
-            return guided_search(
+            search, self._searched = attainable_search(
                 points,
                 self._trials,
                 self._study,
-                objective,
                 seed=policy.seed,
                 margin=policy.margin,
                 confidence=policy.confidence,
             )
+            return search
         count = len(objectives_of(self._study))
         return strategy(policy.strategy, points, seed=policy.seed, objective_count=count)
 
@@ -180,7 +180,7 @@ class AskedTrials:
         """Doubt about a guided search's pick, or about the best of simulated trials."""
         search, policy = self._strategy, self._policy
         if isinstance(search, Guided):
-            return pick_doubt(search, self._trials, self._study, margin=policy.margin)
+            return pick_doubt(search, self._trials, self._searched, margin=policy.margin)
         if not self._study.simulated or self._study.shape is None or not self._results:
             return None
         keys = sorted(self._results, key=lambda key: (-self._results[key][0].objectives[0], key))
@@ -266,7 +266,7 @@ class AskedTrials:
                 return
             if not is_put_off(record):
                 self._ended.add(record.key)
-                outcome = outcome_of_record(record, self._study)
+                outcome = outcome_of_record(record, self._searched)
                 if outcome.counts and self._study.simulated:
                     self._results[record.key] = outcome, record.results
                 self._strategy.tell(index, outcome)

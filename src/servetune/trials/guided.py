@@ -7,7 +7,7 @@ similar one that was, scaled by the formula.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ from servetune.perf import run_features
 from servetune.perf.roofline import PlannedRun, RunPoint, predict_runs
 from servetune.prediction.forecasts import NOISE, Quantity, forecast_of
 from servetune.search.beliefs import Forecast
-from servetune.search.objectives import Objective
+from servetune.search.objectives import Objective, objective_of
 from servetune.search.outcome import outcome_of
 from servetune.search.strategies import Point
 from servetune.search.strategies.guided import Guided
@@ -101,6 +101,56 @@ def guided_search(
         margin=margin,
         confidence=confidence,
     )
+
+
+def attainable_search(
+    points: Sequence[Point],
+    trials: Sequence[Trial],
+    study: StudyContext,
+    *,
+    seed: int = 0,
+    margin: float,
+    confidence: float,
+) -> tuple[Guided, StudyContext]:
+    """Guided search of a study, and the study with the constraints that the search goes by.
+
+    Of a ladder those are the first rungs that some trial is likely to hold; the objective is then
+    to come nearest to the next one.
+
+    Raises:
+        InputError: Nothing can be predicted: model or machine are not known.
+    """
+    require_predictable(study)
+    results = _predicted(trials, _runs(trials, study), study)
+    for goal in _goals(study):
+        search = guided_search(
+            points,
+            trials,
+            goal,
+            objectives_of(goal)[0],
+            seed=seed,
+            margin=margin,
+            confidence=confidence,
+            results=results,
+        )
+        if search.ask() is not None:
+            break
+    return search, goal
+
+
+def _goals(study: StudyContext) -> Iterator[StudyContext]:
+    """The study; of a ladder also with ever fewer rungs, the next of which is the objective."""
+    yield study
+    if not study.ladder:
+        return
+    for count in reversed(range(len(study.constraints))):
+        rung = study.constraints[count]
+        nearest = msgspec.structs.replace(
+            objective_of(rung.metric, rung.statistic), maximize=rung.op in (">", ">=")
+        )
+        yield msgspec.structs.replace(
+            study, constraints=study.constraints[:count], objectives=(nearest,)
+        )
 
 
 def _runs(trials: Sequence[Trial], study: StudyContext) -> list[PlannedRun]:

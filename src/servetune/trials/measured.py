@@ -27,6 +27,7 @@ from servetune.loadgen import (
 )
 from servetune.metrics import Constraint
 from servetune.servers import ServerOptions, ServerProcess, launch_environment
+from servetune.servers.gpus import card_numbers
 from servetune.servers.launchers import guarded, removal
 from servetune.store import Failure, PredictionInterval, Results, TrialRecord, now_utc, provenance
 from servetune.trials.early import TrialJudge
@@ -429,11 +430,24 @@ class ServerGroup:
                     senders=self._context.senders,
                     processes=self._launch.processes,
                     scrape_every_s=_SCRAPE_EVERY_S,
+                    cards=self._cards_of(trial),
                     run_id=secrets.token_hex(16) if self._launch.trace_headers else "",
                 ),
                 hooks=LoadHooks(server_alive=why_dead, judge=judge, halt=self._context.halt),
             )
         return loaded, caches
+
+    def _cards_of(self, trial: Trial) -> tuple[int, ...] | None:
+        """GPUs that the trial's server uses, by NVML's numbers; `None` where that is not known."""
+        if not self._engine.starts_servers or self._launch.server_cmd is not None:
+            return None
+        placement = self._context.placement
+        used = placement.devices or tuple(range(trial.plan.device_count))
+        try:
+            words = msgspec.structs.replace(placement, devices=used).device_names()
+        except InputError:  # fewer are visible than the plan has
+            return None
+        return card_numbers(words)
 
     def _check_neighbours(self, server: Server) -> None:
         """Run the first trial again among the neighbours, and note the difference in its record."""
