@@ -43,7 +43,7 @@ class Rival(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         key: Key of the trial.
-        label: Settings of it that differ in the study.
+        label: Settings of it that differ from the pick's.
         best: Probability that it is the best and better than the pick by more than the margin.
     """
 
@@ -65,7 +65,8 @@ class PickDoubt(msgspec.Struct, frozen=True, kw_only=True):
         regret: Expected share by which the best trial exceeds it; `None` without a pick.
         holds: Constraint -> probability that the pick holds it.
         rivals: Trials that may be better, the likeliest first.
-        settles: Settings of the trial whose measurement would teach most about the choice.
+        settles: Trial whose measurement would teach most about the choice: `the pick`, or the
+            settings of it that differ from the pick's.
         surprise: Factor by which measurements lie further off the predictions than expected.
         left_out: Number of trials left out before the first measurement, by reason.
         causes: Findings of the measurements on the machine.

@@ -46,15 +46,29 @@ def pick_doubt(
         regret=doubt.regret if math.isfinite(doubt.regret) else None,
         holds=dict(zip(limits, doubt.holds, strict=True)) if doubt.holds else {},
         rivals=tuple(
-            Rival(key=trials[at].key, label=label[at], best=p)
+            Rival(key=trials[at].key, label=_beside(trials, index, at, label[at]), best=p)
             for at, p in doubt.rivals[:_RIVALS]
             if p >= _LEAST
         ),
-        settles="" if doubt.settles is None else label[doubt.settles],
+        settles=""
+        if doubt.settles is None
+        else _beside(trials, index, doubt.settles, label[doubt.settles]),
         surprise=doubt.surprise,
         left_out={why: count for why, count in search.left_out.items() if count},
         causes=causes_found(search.factors, study.node) if study.node and chosen is None else (),
     )
+
+
+def _beside(trials: Sequence[Trial], pick: int | None, other: int, whole: str) -> str:
+    """Settings of a trial that differ from the pick's; all that differ in the study without one."""
+    if pick is None:
+        return whole
+    if other == pick:
+        return "the pick"
+    mine, others = ({**trials[at].server_args, **trials[at].client_args} for at in (other, pick))
+    names = dict.fromkeys([*mine, *others])
+    changed = [name for name in names if mine.get(name) != others.get(name)]
+    return " ".join(f"{name}={mine.get(name, 'none')}" for name in changed)
 
 
 def labels(trials: Sequence[Trial]) -> list[str]:
