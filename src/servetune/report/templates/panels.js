@@ -118,7 +118,7 @@ function pickCard(objective, pick) {
 /* How sure the pick is. The doubt is the search's: of its own objective and constraints. */
 function doubtAbout(objective, trial) {
   const doubt = DATA.search && DATA.search.doubt;
-  const own = doubt && objective.name.split(',')[0] === doubt.objective && state.constraints.every((c) => c.on && !c.added);
+  const own = doubt && objective.name === doubt.objective && state.constraints.every((c) => c.on && !c.added);
   const rests = trial.simulated ? 'simulation' : 'measurement';
   if (own && trial.key === doubt.key) {
     const words = doubt.settled ? `✓ ${doubt.verdict}` : `? Not settled: ${doubt.verdict}`;
