@@ -173,3 +173,16 @@ def test_a_folder_and_several_sources_are_one_report(called, journal, tmp_path):
     done = called("report", str(empty))
     assert done.returncode == 2
     assert "holds no journal" in done.stderr
+
+
+def test_of_equal_trials_the_search_doubts_the_one_that_is_picked(tmp_path):
+    found = st.tune(
+        "Qwen/Qwen3-4B",
+        engine="simulated",
+        gpu="L4",
+        server_args="max_num_seqs=[256,128,64,32]",
+        client_args="num_prompts=4;max_concurrency=2;random_output_len=16",
+        output_json=tmp_path / "q.json",
+    )
+    assert len({record.results.output_throughput for record in found.trials}) == 1
+    assert found.search.doubt.key == found.pick().record.key

@@ -183,7 +183,7 @@ class AskedTrials:
             return pick_doubt(search, self._trials, self._searched, margin=policy.margin)
         if not self._study.simulated or self._study.shape is None or not self._results:
             return None
-        keys = sorted(self._results, key=lambda key: (-self._results[key][0].objectives[0], key))
+        keys = sorted(self._results, key=self._merit)
         best = [key for key in keys if self._results[key][0].holds][:1]
         if not best:
             return None
@@ -221,6 +221,10 @@ class AskedTrials:
             hint="relax it, sweep other settings, name a larger machine, or measure all the same "
             "with --strategy grid",
         )
+
+    def _merit(self, key: str) -> tuple[float, int]:
+        """Order of simulated trials, the best first; of equal ones that of the space."""
+        return -self._results[key][0].objectives[0], self._indexes[key]
 
     def next(self) -> tuple[int, Trial] | None:
         """Number of the server configuration and trial to run now; `None` at the end.
