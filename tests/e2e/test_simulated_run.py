@@ -180,8 +180,12 @@ def test_nothing_that_meets_the_constraints_is_exit_status_1(servetune):
     assert done.returncode == 1
 
 
-def test_report_makes_the_same_dashboard_from_the_journal_alone(finished, servetune, tmp_path):
-    (tmp_path / "q.jsonl").write_bytes((finished[0] / "q.jsonl").read_bytes())
+def test_report_makes_the_same_dashboard_from_the_journal_and_summary(
+    finished, servetune, tmp_path
+):
+    """The summary has what the search found, which no line of the journal says."""
+    for name in ("q.jsonl", "q.json"):
+        (tmp_path / name).write_bytes((finished[0] / name).read_bytes())
     done = servetune("report", "q.jsonl")
     assert done.returncode == 0, done.stderr
     for name in ARTIFACTS:

@@ -105,14 +105,15 @@ class TestTimes:
     def test_times_are_of_the_bytes_arrival_and_in_order(self, scripted, client):
         steps = [CHUNKED]
         for i in range(5):
-            steps += [0.002, b"1\r\n%d\r\n" % i]
+            steps += [0.02, b"1\r\n%d\r\n" % i]
         server = scripted([[*steps, b"0\r\n\r\n"]])
         before_s = time.monotonic()
         call, kept = client(server.port).ask()
         assert kept.content == b"01234"
         ordered = [before_s, call.sent_s, *kept.times_s, call.end_s, time.monotonic()]
         assert ordered == sorted(ordered)
-        assert kept.times_s[-1] - kept.times_s[0] >= 0.007
+        # 0.08 s apart where they left; a client that comes late to the first sees them closer.
+        assert kept.times_s[-1] - kept.times_s[0] >= 0.03
 
     @pytest.mark.timed  # the kernel begins to stamp when it finds the time
     def test_a_process_that_was_busy_does_not_shift_them(self, scripted, client):
