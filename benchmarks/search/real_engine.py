@@ -52,12 +52,17 @@ def main() -> int:
             *("--engine", "vllm", "--server-args", SERVER, "--client-args", LOAD),
             *("--strategy", "grid", "--output-json", str(given.out / "grid.json")),
         )
-        subprocess.run(words, check=False, env=os.environ)
-    records = {record.key: record for record in read_records(journal) if record.status == "ok"}
-    rates = sorted(record.results["output_throughput"] for record in records.values())
-    print(f"{len(records)} trials, {rates[0]:.0f} to {rates[-1]:.0f} output tokens/s\n")
+        environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"} | os.environ
+        subprocess.run(words, check=False, env=environment)
+    records = {record.key: record for record in read_records(journal)}
+    ended = [record for record in records.values() if record.status == "ok"]
+    if not ended:
+        print("no trial ended well: see the journal", file=sys.stderr)
+        return 1
+    rates = sorted(record.results["output_throughput"] for record in ended)
+    print(f"{len(ended)} trials, {rates[0]:.0f} to {rates[-1]:.0f} output tokens/s\n")
     print("| limit | strategy | of the best | at least 97% of it | trials |\n|---|---|--:|--:|--:|")
-    waits = [record.results["mean_ttft_ms"] for record in records.values()]
+    waits = [record.results["mean_ttft_ms"] for record in ended]
     for limit in ("", *(f"ttft:mean<={np.quantile(waits, q):.0f}ms" for q in (0.5, 0.25))):
         for name in given.strategies.split(","):
             seeds = 1 if name == "guided" else given.seeds
@@ -88,7 +93,8 @@ def searched(
     holding = [
         record
         for record in records.values()
-        if all(each.holds(record.results) for each in setup.context.constraints)
+        if record.status == "ok"
+        and all(each.holds(record.results) for each in setup.context.constraints)
     ]
     best = max(record.results["output_throughput"] for record in holding)
     mine = [record.results["output_throughput"] for record in told if record in holding]
