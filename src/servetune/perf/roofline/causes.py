@@ -87,6 +87,8 @@ _SHARES = {*COMPUTE_SHARES, *MEMORY_SHARES}
 #: Logarithm by which a cause is turned, and bound of a slope: beyond it a cache or a limit of
 #: sequences is full, and the slope is that of the queue.
 _TURN, _STEEPEST = 0.1, 1.5
+#: Doubt about every cause on a processor, whose law was read off one small machine.
+_CPU_DOUBT = 1.0
 
 
 def run_features(
@@ -184,6 +186,8 @@ def doubts_of(node: Node, sds: Mapping[str, float] | None = None) -> Array:
     """
     sds = _fitted() if sds is None else sds
     architecture = architecture_of(node.device)
+    if architecture == "cpu":
+        return np.full(len(CAUSES), _CPU_DOUBT)
     known = bool(architecture) and tabled(architecture)
     times = dict.fromkeys(_OF_SILICON, 1.0 if known else sds["assumed_times"])
     link = sds[_link_kind(node.link)]
