@@ -132,7 +132,7 @@ def most_likely(groups: Sequence[Group]) -> np.ndarray:
 def unlikeliness(values: np.ndarray, groups: Sequence[Group]) -> float:
     """Negative logarithm of the likelihood, but for a constant."""
     similarities = {name: similarity_from(name, values) for name in _STARTS}
-    sds = dict(zip(_DOUBTS, values[2 * _FIELDS :], strict=True))
+    sds = doubts_from(values)
     total = 0.0
     for group in groups:
         similarity, doubts = similarities[group.quantity], group.slopes * doubts_of(group.node, sds)
@@ -159,6 +159,11 @@ def similarity_from(quantity: str, values: np.ndarray) -> Similarity:
     )
 
 
+def doubts_from(values: np.ndarray) -> dict[str, float]:
+    """Doubts by cause and kind of link."""
+    return dict(zip(_DOUBTS, map(float, values[2 * _FIELDS :]), strict=True))
+
+
 def document(values: np.ndarray) -> str:
     lines = ["# Written by benchmarks/prediction/similarity.py --write, do not edit."]
     for quantity in _STARTS:
@@ -169,7 +174,7 @@ def document(values: np.ndarray) -> str:
             elif isinstance(value, tuple):
                 lines.append(f"{name} = [{', '.join(f'{each:.2f}' for each in value)}]")
     lines += ["", "[causes]"]
-    lines += [f"{name} = {sd:.3f}" for name, sd in zip(_DOUBTS, values[2 * _FIELDS :], strict=True)]
+    lines += [f"{name} = {sd:.3f}" for name, sd in doubts_from(values).items()]
     return "\n".join(lines) + "\n"
 
 

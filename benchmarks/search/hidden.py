@@ -20,6 +20,7 @@ from collections.abc import Iterator
 
 import msgspec
 import numpy as np
+from calibrated import print_calibration
 
 from servetune.hardware import node
 from servetune.models import load_shape
@@ -230,15 +231,7 @@ def main() -> int:
                 f"{took_s:.2f} s each |",
                 flush=True,
             )
-    if sure:
-        print("\n| said to be best within 2% | picks | were |\n|---|--:|--:|")
-        said, were = np.array([s for s, _ in sure]), np.array([w for _, w in sure])
-        for low, high in ((0, 0.5), (0.5, 0.8), (0.8, 0.9), (0.9, 0.95), (0.95, 1.01)):
-            mine = (said >= low) & (said < high)
-            if mine.any():
-                print(
-                    f"| {low:.0%} to {min(high, 1):.0%} | {mine.sum()} | {were[mine].mean():.0%} |"
-                )
+    print_calibration(sure)
     return 0
 
 

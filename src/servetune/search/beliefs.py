@@ -24,7 +24,7 @@ not describe this machine, and what it says of the other points is worth little.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
@@ -220,6 +220,3 @@ def sampled(mean: Array, covariance: Array, count: int, seed: int) -> Array:
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     return np.asarray(mean + normals(count, len(mean), seed) @ root.T)
-
-
-__all__: Sequence[str] = ("Beliefs", "Factor", "Forecast", "normals", "sampled")
