@@ -10,9 +10,17 @@ from servetune.engines import plan_from_settings, resolved, settings_of
 from servetune.errors import PlanError
 from servetune.hardware import node
 from servetune.models import load_shape
-from servetune.perf import estimate, performance_at
-from servetune.perf.roofline import PlannedRun, Step, breakdown, predict_runs, step_law
-from servetune.perf.roofline.drafting import tokens_per_step
+from servetune.perf import estimate, performance_at, run_features
+from servetune.perf.roofline import (
+    PlannedRun,
+    Step,
+    breakdown,
+    interval_of,
+    predict_runs,
+    safety_factors_of,
+    step_law,
+)
+from servetune.perf.roofline.drafting import doubt_about_drafts, tokens_per_step
 from servetune.plan import Plan
 from servetune.workload import LengthLaws, Workload
 
@@ -131,6 +139,52 @@ def test_drafts_shorten_whole_runs_as_they_shorten_the_steady_state():
     assert drafted.point.e2e_ms == pytest.approx(
         drafted.point.ttft_ms + (output_tokens - 1) * drafted.point.tpot_ms
     )
+
+
+def test_an_assumed_acceptance_widens_the_interval_and_a_stated_one_does_not():
+    plans = [drafting(4, 0.6, "ngram"), drafting(4, None, "mtp"), drafting(4, None, "ngram")]
+    stated, assumed, looked_up = (interval_of(MACHINE, plan, SHAPE) for plan in plans)
+    plain = interval_of(MACHINE, PLAN, SHAPE)
+    assert (stated.low_factor, stated.high_factor) == (plain.low_factor, plain.high_factor)
+    assert looked_up.high_factor > 1.2 * assumed.high_factor > 1.3 * stated.high_factor
+    assert looked_up.low_factor < assumed.low_factor < stated.low_factor
+    assert looked_up.ttft_high_factor == stated.ttft_high_factor
+    assert "acceptance of drafts is assumed" in looked_up.basis
+    cautions = [
+        safety_factors_of(MACHINE, plan, SHAPE, 0.8).tpot_factor for plan in (plans[0], plans[2])
+    ]
+    assert cautions[1] > 1.2 * cautions[0]
+
+
+def test_the_interval_of_assumed_drafts_holds_what_was_published():
+    """Steps of n-grams on mixed prompts and on edits of code, and of MTP (`drafting`)."""
+    for method, tokens, accepted in (("ngram", 5, 0.16), ("ngram", 5, 0.72), ("mtp", 1, 0.85)):
+        plan = drafting(tokens, None, method)
+        gain = tokens_per_step(drafting(tokens, accepted)) / tokens_per_step(plan)
+        assert abs(np.log(gain)) < 1.645 * doubt_about_drafts(plan)
+
+
+def test_runs_doubt_their_acceptance_by_the_share_of_their_time_that_it_decides():
+    def place(plan, users):
+        run = PlannedRun(
+            shape=SHAPE,
+            node=MACHINE,
+            plan=plan,
+            lengths=LOAD.lengths,
+            concurrency=users,
+            request_count=10 * users,
+        )
+        return run_features([run])[0]
+
+    alone = place(drafting(4, None, "ngram"), 1)
+    assert alone.tpot_draft_doubt == pytest.approx(
+        doubt_about_drafts(drafting(4, None, "ngram")), rel=0.1
+    )
+    assert abs(alone.ttft_draft_doubt) < 0.02
+    assert alone.draft_method == "ngram"
+    stated = place(drafting(4, 0.6, "ngram"), 1)
+    assert (stated.draft_method, stated.tpot_draft_doubt) == ("", 0.0)
+    assert place(PLAN, 1).tpot_draft_doubt == 0
 
 
 @pytest.mark.parametrize(

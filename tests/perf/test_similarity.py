@@ -108,6 +108,23 @@ def test_a_run_that_its_neighbours_contradict_counts_little() -> None:
     assert disturbed - agreed < 0.5 * (believed - agreed)
 
 
+def test_drafts_that_are_often_wrong_are_so_in_other_runs_of_their_method_alone() -> None:
+    """The text decides the acceptance: it is shared by runs that share nothing else."""
+    far = {"concurrency": 4096, "input_tokens": 8, "storage": "none"}
+    plain = msgspec.structs.replace(HERE, **far)
+    measured = msgspec.structs.replace(HERE, draft_method="ngram", tpot_draft_doubt=0.5)
+    same, other = (
+        msgspec.structs.replace(plain, draft_method=method, tpot_draft_doubt=0.5)
+        for method in ("ngram", "mtp")
+    )
+    of_none, of_same, of_other = guessed_logs([0.6], [measured], [plain, same, other], LIKENESS)
+    assert of_same > 0.5
+    assert of_other == of_none < 0.05
+    left = remaining_sd([same, other], [measured], LIKENESS)
+    assert left[0] < 0.2
+    assert left[1] > 0.5
+
+
 def scattered(count: int) -> list[RunFeatures]:
     rng = np.random.default_rng(4)
     return [

@@ -7,6 +7,7 @@ from servetune.errors import InputError
 from servetune.hardware import node
 from servetune.metrics import parse_constraints
 from servetune.models import load_shape
+from servetune.prediction.forecasts import causes_found
 from servetune.search import Space, parse_settings
 from servetune.search.strategies import Point
 from servetune.testing.strategy_contract import StrategyContract
@@ -93,6 +94,42 @@ def test_without_a_machine_nothing_is_promised():
     run = run_with("itl:mean<=60ms")
     with pytest.raises(InputError, match="nothing can be predicted"):
         searched(grid(run), msgspec.structs.replace(run, node=None))
+
+
+def test_drafts_that_turn_out_wrong_are_given_up_and_what_was_right_is_said():
+    """n-grams of which one in ten is right, on a machine that is otherwise as predicted."""
+    run = run_with("itl:mean<=10s")
+    space = Space(
+        server=parse_settings(
+            "tensor_parallel_size=[1,4];"
+            'speculative_config=[None,{"method":"ngram","num_speculative_tokens":4}]',
+            types={},
+        ),
+        client=parse_settings(
+            "max_concurrency=[4,16];num_prompts=64;dataset_name=random;"
+            "random_input_len=512;random_output_len=64",
+            types={},
+        ),
+    )
+    trials = [trial for group in trials_of(space, run) for trial in group]
+    drafting = [trial.plan.draft_tokens is not None for trial in trials]
+    assert sum(drafting) == 4
+    search = searched(trials, run)
+    asked = []
+    while (index := search.ask()) is not None:
+        plan = trials[index].plan
+        if drafting[index]:
+            plan = msgspec.structs.replace(plan, draft_acceptance_fraction=0.1)
+        true = msgspec.structs.replace(trials[index], plan=plan)
+        search.tell(index, outcome_of_record(record(true, run), run))
+        asked.append(index)
+    assert drafting[asked[0]], "drafts lead by what is assumed"
+    assert not drafting[search.pick.index]
+    assert sum(drafting[index] for index in asked) == 1, "one trial tells of all drafts"
+    (found,) = (each for each in causes_found(search.factors, run.node) if "drafts" in each.name)
+    assert str(found).startswith("drafts by ngram: ")
+    assert found.factor * found.assumed_fraction < 0.3
+    assert found.low_factor < found.factor < found.high_factor < 1
 
 
 class TestGuided(StrategyContract):

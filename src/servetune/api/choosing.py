@@ -109,6 +109,7 @@ class Judge:
             on.device.name,
             plan.engine,
             plan.tensor_parallel > 1,
+            (plan.draft_method, plan.draft_tokens, plan.draft_acceptance_fraction),
             correction and (correction.tpot_doubt, correction.ttft_doubt),
         )
         if key not in self._cautions:

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from servetune.hardware import Node
 from servetune.perf import RunFeatures
 from servetune.perf.roofline.causes import CAUSES, doubts_of
+from servetune.perf.roofline.drafting import acceptance_of, acceptance_sd, shifted_acceptance
 from servetune.perf.roofline.similarity import CACHED_REACH, OTHER_GROUPS, similarity_of
+from servetune.plan import Plan
 from servetune.search.beliefs import Factor, Forecast
 from servetune.search.summary import CauseFound
 
@@ -31,6 +33,8 @@ NOISE = 0.03
 _APART = 10.0
 #: Factor of what links of all sizes of groups have in common.
 LINKS = "links"
+#: Beginning of the name of a factor of drafts by one method.
+_DRAFTS = "drafts by "
 
 
 class Quantity(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +70,12 @@ def forecast_of(features: Sequence[RunFeatures], quantities: Sequence[Quantity])
     groups = sorted({each.devices for each in features})
     causes = [*CAUSES][:-1]
     names = [*causes, LINKS, *(f"links of {group} devices" for group in groups)]
-    common = [_causes(of, features, groups) for of in doubts]
+    methods = sorted({each.draft_method for each in features if each.draft_method})
+    names += [f"{_DRAFTS}{method}" for method in methods]
+    common = [
+        np.concatenate([_causes(of, features, groups), drafts], axis=1)
+        for of, drafts in zip(doubts, _drafts(features, methods), strict=True)
+    ]
     shared = []
     for similarity in similarities:
         sds = (similarity.all, similarity.engine, similarity.storage)
@@ -116,6 +125,15 @@ def _causes(doubts: Array, features: Sequence[RunFeatures], groups: Sequence[int
     )
 
 
+def _drafts(features: Sequence[RunFeatures], methods: Sequence[str]) -> tuple[Array, Array]:
+    """Doubts of both times by assumed acceptance, a column for each method of drafting."""
+    mine = np.array([[each.draft_method == method for method in methods] for each in features])
+    mine = mine.reshape(len(features), len(methods))
+    tpot = np.array([[each.tpot_draft_doubt] for each in features])
+    ttft = np.array([[each.ttft_draft_doubt] for each in features])
+    return tpot * mine, ttft * mine
+
+
 def _one_hot(kinds: Sequence[str]) -> Array:
     distinct = sorted(set(kinds))
     return np.array([[kind == each for each in distinct] for kind in kinds], dtype=float)
@@ -158,11 +176,16 @@ def causes_found(factors: Sequence[Factor], node: Node) -> tuple[CauseFound, ...
     """
     sds = dict(zip(CAUSES, doubts_of(node), strict=True))
     logs: dict[str, tuple[float, float, float]] = {}
+    drafts: dict[str, Plan] = {}
     common = next((each for each in factors if each.name == LINKS), None)
     for each in factors:
         if each.name in sds:
             sd = float(sds[each.name])
             logs[_WORDS[each.name]] = each.mean * sd, each.sd * sd, sd
+        elif each.name.startswith(_DRAFTS):
+            drafts[each.name] = _drafting(each.name.removeprefix(_DRAFTS))
+            sd = acceptance_sd(drafts[each.name])
+            logs[each.name] = each.mean * sd, each.sd * sd, sd
         elif each.name != LINKS and common is not None:
             sd = float(sds["link"])
             shared, own = OTHER_GROUPS**0.5 * sd, (1 - OTHER_GROUPS) ** 0.5 * sd
@@ -174,11 +197,31 @@ def causes_found(factors: Sequence[Factor], node: Node) -> tuple[CauseFound, ...
         if left < (1 - _LEARNED) * before and abs(mean) > _WORTH_SAYING
     ]
     return tuple(
-        CauseFound(
+        _acceptance_found(name, drafts[name], mean, left)
+        if name in drafts
+        else CauseFound(
             name=name,
             factor=float(np.exp(mean)),
             low_factor=float(np.exp(mean - _NINETY * left)),
             high_factor=float(np.exp(mean + _NINETY * left)),
         )
         for _, name, mean, left in sorted(found, reverse=True)
+    )
+
+
+def _drafting(method: str) -> Plan:
+    return Plan(model="any", draft_tokens=1, draft_method=method)
+
+
+def _acceptance_found(name: str, plan: Plan, mean: float, left: float) -> CauseFound:
+    """What is known of the acceptance of drafts; its log odds fall where the cause is slower."""
+    shifts = (mean, mean + _NINETY * left, mean - _NINETY * left)
+    usual, low, high = (shifted_acceptance(plan, -shift) for shift in shifts)
+    assumed = acceptance_of(plan)
+    return CauseFound(
+        name=name,
+        factor=usual / assumed,
+        low_factor=low / assumed,
+        high_factor=high / assumed,
+        assumed_fraction=assumed,
     )

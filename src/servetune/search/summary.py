@@ -21,17 +21,27 @@ class CauseFound(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Cause: `memory`, `links of 4 devices`.
-        factor: Ratio of its time to the predicted one.
+        factor: Ratio of its time, or of its share, to the predicted one.
         low_factor: Lower end of the 90% interval of `factor`.
         high_factor: Upper end.
+        assumed_fraction: Share that was assumed, such as that of drafts which are right; `None` for
+            a time.
     """
 
     name: str
     factor: float
     low_factor: float
     high_factor: float
+    assumed_fraction: float | None = None
 
     def __str__(self) -> str:
+        if self.assumed_fraction is not None:
+            found, low, high = (
+                f"{self.assumed_fraction * factor:.0%}"
+                for factor in (self.factor, self.low_factor, self.high_factor)
+            )
+            assumed = f"{self.assumed_fraction:.0%}"
+            return f"{self.name}: {found} are right ({low} to {high}), {assumed} were assumed"
         return (
             f"{self.name} {self.factor:.2f} times as long as predicted "
             f"({self.low_factor:.2f} to {self.high_factor:.2f})"

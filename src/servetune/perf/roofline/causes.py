@@ -10,6 +10,9 @@ with the slopes of the run's own formula (`planned_runs`), so that they add up t
 runs' errors have the sum of the products of their doubts in common (`similarity`). A measured run
 therefore corrects others by the causes that both depend on.
 
+The acceptance of drafted tokens is a cause of its own where a plan does not state it: the text
+decides it, not the machine (`drafting`). Runs of one method of drafting share it.
+
 The standard deviations (`similarity.toml`, `[causes]`) were fitted with the rest of the similarity
 by `benchmarks/prediction/similarity.py`, to residuals of rows that the law's fit had not seen.
 """
@@ -30,6 +33,7 @@ from servetune.hardware.device import Link, Node
 from servetune.models.quantization import effective_quantization
 from servetune.perf.roofline.coefficients import COMPUTE_SHARES, MEMORY_SHARES
 from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S
+from servetune.perf.roofline.drafting import acceptance_sd, shifted_acceptance
 from servetune.perf.roofline.planned_runs import PlannedRun, run_formulas
 from servetune.perf.roofline.similarity import RunFeatures
 from servetune.perf.roofline.steady_state import LengthMoments, moments_of
@@ -87,6 +91,8 @@ _SHARES = {*COMPUTE_SHARES, *MEMORY_SHARES}
 #: Logarithm by which a cause is turned, and bound of a slope: beyond it a cache or a limit of
 #: sequences is full, and the slope is that of the queue.
 _TURN, _STEEPEST = 0.1, 1.5
+#: Method of drafts of a plan that names none.
+_SOME_METHOD = "some method"
 #: Doubt about every cause on a processor, whose law was read off one small machine.
 _CPU_DOUBT = 1.0
 
@@ -106,14 +112,48 @@ def run_features(
     if not runs:
         return []
     tpot, ttft = slopes_of(runs)
+    drafts = _draft_doubts(runs)
     of = {id(run.node): doubts_of(run.node) for run in runs}
     sds = np.stack([of[id(run.node)] for run in runs])
     users = [float(run.concurrency) for run in runs] if in_flight is None else in_flight
     moments = {lengths: moments_of(lengths) for lengths in {run.lengths for run in runs}}
-    return [
+    found = [
         _features(run, moments[run.lengths], count, own, first)
         for run, count, own, first in zip(runs, users, tpot * sds, ttft * sds, strict=True)
     ]
+    for number, (tpot_doubt, ttft_doubt) in drafts.items():
+        found[number] = msgspec.structs.replace(
+            found[number],
+            draft_method=runs[number].plan.draft_method or _SOME_METHOD,
+            tpot_draft_doubt=tpot_doubt,
+            ttft_draft_doubt=ttft_doubt,
+        )
+    return found
+
+
+def _draft_doubts(runs: Sequence[PlannedRun]) -> dict[int, tuple[float, float]]:
+    """Doubts about times per token and first tokens by an assumed acceptance, by number of run.
+
+    Half of what lies between one standard deviation less and more, as times bend between them.
+    """
+    sds = {n: sd for n, run in enumerate(runs) if (sd := acceptance_sd(run.plan))}
+    if not sds:
+        return {}
+    turned = []
+    for towards in (-1, 1):
+        for number, sd in sds.items():
+            run = _one_kind(runs[number])
+            accepted = shifted_acceptance(run.plan, towards * sd)
+            plan = msgspec.structs.replace(run.plan, draft_acceptance_fraction=accepted)
+            turned.append(msgspec.structs.replace(run, plan=plan))
+    formulas, _ = run_formulas(turned)
+    found = formulas.times_s(columns_of([run.coefficients for run in turned]))
+    tpot, ttft = (np.log(seconds).reshape(2, len(sds)) for seconds in (found.tpot_s, found.ttft_s))
+    halves = ((few - many) / 2 for few, many in (tpot, ttft))
+    return {
+        number: (float(per_token), float(first))
+        for number, per_token, first in zip(sds, *halves, strict=True)
+    }
 
 
 def _features(

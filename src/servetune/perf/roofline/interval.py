@@ -21,6 +21,9 @@ streamed differ by `STREAM_DOUBT` between hosts.
 After a calibration `[anchored]` has the quantiles over the same spread. One that was made for one
 run (`Calibration.at`) has a remaining standard deviation (`doubt`): then the spread is the doubt,
 larger or smaller as the plan's traits are than the typical one, with the quantiles of `[doubt]`.
+
+Where the acceptance of drafted tokens is assumed, the doubt about it (`drafting`) is added to the
+time per token, root of squares; a remaining standard deviation has it already.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Mapping
+from statistics import NormalDist
 
 import msgspec
 
@@ -56,6 +60,7 @@ from servetune.perf.roofline.accuracy import (
 )
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S
+from servetune.perf.roofline.drafting import doubt_about_drafts
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.step import STREAM_SHARPNESS
 from servetune.perf.roofline.tables import tabled
@@ -151,7 +156,8 @@ def interval_of(
         doubt = STREAM_DOUBT if end == "high" else 1 / STREAM_DOUBT
         share = load**STREAM_SHARPNESS  # of the step's time, by `step.slowdown`
         streamed: float = (1 - share + share * doubt**STREAM_SHARPNESS) ** (1 / STREAM_SHARPNESS)
-        return reach.factor(time, end) * streamed
+        drafted = math.exp(_towards(end) * reach.draft_doubt) if time == "tpot" else 1.0
+        return _joined(reach.factor(time, end), drafted) * streamed
 
     return Interval(
         low_factor=factor("tpot", "low"),
@@ -160,9 +166,25 @@ def interval_of(
         ttft_high_factor=factor("ttft", "high"),
         calibrated=reach.kind == "anchored",
         extrapolation=reach.kind,
-        basis=_BASIS["doubt" if reach.table == "doubt" else reach.kind],
+        basis=_BASIS["doubt" if reach.table == "doubt" else reach.kind]
+        + ("; the acceptance of drafts is assumed" if reach.draft_doubt else ""),
         accuracy=accuracy_like(node, plan, shape, ran),
     )
+
+
+def _towards(end: str) -> float:
+    """Standard deviations of a normal doubt from its middle to an end of a 90% interval."""
+    return NormalDist().inv_cdf(0.95 if end == "high" else 0.05)
+
+
+def _joined(factor: float, drafted: float) -> float:
+    """A factor made larger, or smaller, by a doubt that is independent of it."""
+    if drafted == 1.0:
+        return factor
+    log, other = math.log(factor), math.log(drafted)
+    if log * other <= 0:  # the quantile lies on the other side of the prediction
+        return factor * drafted
+    return math.exp(math.copysign(math.hypot(log, other), log))
 
 
 def stream_load(
@@ -204,7 +226,10 @@ def safety_factors_of(
     reach = _reach(node, plan, shape, calibration)
     return SafetyFactors(
         confidence=confidence,
-        tpot_factor=math.exp(_log_quantile(reach, "tpot", confidence)),
+        tpot_factor=_joined(
+            math.exp(_log_quantile(reach, "tpot", confidence)),
+            math.exp(NormalDist().inv_cdf(confidence) * reach.draft_doubt),
+        ),
         ttft_factor=math.exp(_log_quantile(reach, "ttft", confidence)),
     )
 
@@ -220,11 +245,14 @@ class _Reach(msgspec.Struct, frozen=True, kw_only=True):
         kind: Kind in the table above.
         table: Table of the quantiles of log(measured / predicted) / spread.
         spreads: Deviation of log(measured / predicted) by time, of which the table has multiples.
+        draft_doubt: Standard deviation of the logarithm of the time per token by an assumed
+            acceptance of drafts, where `spreads` does not have it.
     """
 
     kind: str
     table: str
     spreads: Mapping[str, float]
+    draft_doubt: float = 0.0
 
     def factor(self, time: str, name: str) -> float:
         return math.exp(_factors()[self.table][f"{time}_{name}"] * self.spreads[time])
@@ -264,11 +292,16 @@ def _reach(
             }
             return _Reach(kind="anchored", table="doubt", spreads=left)
         if calibration.tpot_anchors >= _ANCHORS:
-            return _Reach(kind="anchored", table="anchored", spreads=spreads)
+            return _Reach(
+                kind="anchored",
+                table="anchored",
+                spreads=spreads,
+                draft_doubt=doubt_about_drafts(plan),
+            )
     kind = "known" if "seen:device" in traits else "silicon"
     if "network:unmeasured" in traits:
         kind = "network"
-    return _Reach(kind=kind, table="spread", spreads=spreads)
+    return _Reach(kind=kind, table="spread", spreads=spreads, draft_doubt=doubt_about_drafts(plan))
 
 
 def _spread(time: str, traits: Iterable[str]) -> float:

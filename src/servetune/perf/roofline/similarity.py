@@ -51,6 +51,10 @@ class RunFeatures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         tpot_doubts: Standard deviation of the logarithm of its time per token that comes from
             doubt about each cause, that of its links last (`causes.CAUSES`); empty for no doubt.
         ttft_doubts: The same of its time to the first token.
+        draft_method: Method of its drafts, if their acceptance is assumed; else empty.
+        tpot_draft_doubt: Standard deviation of the logarithm of its time per token that comes from
+            doubt about this acceptance; positive where fewer accepted drafts make it longer.
+        ttft_draft_doubt: The same of its time to the first token.
     """
 
     engine: str
@@ -62,6 +66,9 @@ class RunFeatures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     cached_fraction: float = 0.0
     tpot_doubts: tuple[float, ...] = ()
     ttft_doubts: tuple[float, ...] = ()
+    draft_method: str = ""
+    tpot_draft_doubt: float = 0.0
+    ttft_draft_doubt: float = 0.0
 
 
 class Similarity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,7 +102,8 @@ class Similarity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Variance of the field at each run, its own variation left out; shape (places,)."""
         shared = self.all**2 + self.engine**2 + self.storage**2
         placed = np.array([place is not None for place in places], dtype=float)
-        return np.asarray(shared + self.near**2 * placed + (self._doubts(places) ** 2).sum(axis=1))
+        by_cause = (self._doubts(places) ** 2).sum(axis=1) + self._draft_doubts(places) ** 2
+        return np.asarray(shared + self.near**2 * placed + by_cause)
 
     def between(
         self, here: Sequence[RunFeatures | None], there: Sequence[RunFeatures | None]
@@ -111,7 +119,10 @@ class Similarity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         found = self.all**2 + self.engine**2 * (same_engine | anywhere)
         found = found + self.storage**2 * (same_storage | anywhere)
         found = found + self.near**2 * near * (same_storage & placed)
+        same_method = _same(here, there, lambda place: place.draft_method)
+        drafted = np.outer(self._draft_doubts(here), self._draft_doubts(there)) * same_method
         same_group = _same(here, there, lambda place: place.devices)
+        found = found + drafted
         return np.asarray(found + in_common(self._doubts(here), self._doubts(there), same_group))
 
     def _doubts(self, places: Sequence[RunFeatures | None]) -> NDArray[np.float64]:
@@ -128,6 +139,11 @@ class Similarity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         for row, doubts in zip(found, of, strict=True):
             row[MOST_CAUSES - len(doubts) :] = doubts
         return found
+
+    def _draft_doubts(self, places: Sequence[RunFeatures | None]) -> NDArray[np.float64]:
+        """Doubts by an assumed acceptance of drafts, shape (places,)."""
+        field = "tpot_draft_doubt" if self.quantity == "tpot" else "ttft_draft_doubt"
+        return np.array([getattr(place, field, 0.0) for place in places])
 
 
 def in_common(
