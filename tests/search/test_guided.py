@@ -1,5 +1,6 @@
 """Guided search on points whose true worth is known."""
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -87,6 +88,26 @@ def test_a_start_is_avoided_where_it_takes_long():
     assert first == third
     first, third = first_and_third_server(start_s=0.0)
     assert first != third
+
+
+def third_server(start_s, took_s):
+    """Whether the third point is asked of the first one's server, once that took so long."""
+    space = Space(3)
+    space.predicted[0], space.predicted[1] = 5.0, -2.0
+    search = space.search(start_s=np.full(40, start_s))
+    asked = []
+    for _ in range(3):
+        asked.append(search.ask())
+        outcome = space.measured(asked[-1])
+        search.tell(asked[-1], msgspec.structs.replace(outcome, start_s=took_s))
+    return space.points[asked[0]].server == space.points[asked[2]].server
+
+
+def test_starts_that_were_measured_count_rather_than_those_assumed():
+    assert third_server(start_s=1e4, took_s=None)
+    assert not third_server(start_s=1e4, took_s=0.5)
+    assert not third_server(start_s=1.0, took_s=None)
+    assert third_server(start_s=1.0, took_s=1e4)
 
 
 def test_points_that_cannot_run_or_surely_miss_a_limit_are_left_out_and_counted():

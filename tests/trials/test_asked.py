@@ -32,8 +32,9 @@ GROUPS = list(
 ALL = [trial for group in GROUPS for trial in group]
 
 
-def record(trial, rate=10.0, failure=None):
-    results = Results() if failure else Results(output_throughput=rate, p99_e2e_latency_ms=5.0)
+def record(trial, rate=10.0, failure=None, **fields):
+    measured = {"output_throughput": rate, "p99_e2e_latency_ms": 5.0, **fields}
+    results = Results() if failure else Results(**measured)
     outcome = Outcome(cmd="", server_cmd_args=[], results=results, failure=failure)
     return record_of(trial, STUDY, outcome)
 
@@ -137,3 +138,26 @@ def test_an_interrupted_study_is_told_in_the_order_in_which_its_trials_ended(ret
     journal = [msgspec.structs.replace(each, provenance={"seed": 1}) for each in journal]
     finished = finished_records(journal, STUDY, retry_failed=retry_failed)
     assert [each.key for each in finished] == [ALL[index].key for index in kept]
+
+
+def test_starts_are_learnt_from_records_and_a_continued_search_learns_the_same():
+    """One server measured all its trials where starts take long, several where they take none."""
+
+    def servers(ready_s, told=()):
+        trials = asked(strategy="guided", confidence=0.999, margin=0.001)
+        for each in told:
+            trials.tell(each)
+        made = list(told)
+        while (found := trials.next()) is not None:
+            rate = 10.0 * found[1].workload.concurrency
+            made.append(record(found[1], rate, server_ready_s=ready_s))
+            trials.tell(made[-1])
+        return made
+
+    assert made_on(servers(0.01)) != made_on(servers(5e4))
+    whole = servers(5e4)
+    assert [each.key for each in servers(5e4, told=whole[:2])] == [each.key for each in whole]
+
+
+def made_on(records):
+    return [each.config.server_args["tensor_parallel_size"] for each in records]

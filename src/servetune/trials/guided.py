@@ -36,8 +36,8 @@ Array = NDArray[np.float64]
 
 #: Trials that are simulated, and the share of them that lead by formula.
 _SIMULATED, _LEADING = 192, 0.67
-#: Start of a server without its weights, and bytes of weights that it reads per second. Judgements:
-#: engines import, compile and capture graphs for a minute or two.
+#: Start of a server without its weights, and bytes of weights that it reads per second, until
+#: starts were measured. Judgements: engines import, compile and capture graphs for a minute or two.
 _START_S, _READ_BYTES_PER_S = 60.0, 1e9
 #: Standard deviation of the logarithm of a percentile over its mean, beyond its prediction.
 _TAIL_SD = {"p90": 0.06, "p95": 0.08, "p99": 0.12, "p99.9": 0.2}
@@ -97,6 +97,7 @@ def guided_search(
         _forecast(trials, runs, results, study, objective),
         start_s=np.array([_start_s(_shape(trial, study)) for trial in trials]),
         load_s=np.array(load_s),
+        checkpoints=[study.model_of(trial.plan) for trial in trials],
         seed=seed,
         margin=margin,
         confidence=confidence,
@@ -305,7 +306,7 @@ def _shape(trial: Trial, study: StudyContext) -> NetworkShape:
 
 
 def _start_s(shape: NetworkShape) -> float:
-    """Seconds that the start of a server takes."""
+    """Seconds that the start of a server is assumed to take."""
     return _START_S + weight_bytes(shape) / _READ_BYTES_PER_S
 
 

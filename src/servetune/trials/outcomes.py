@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from servetune.search import OBJECTIVES, Objective, outcome_of
 from servetune.search.strategies import Outcome
 from servetune.store import TrialRecord
@@ -18,6 +20,8 @@ def objectives_of(study: StudyContext) -> tuple[Objective, ...]:
 
 def outcome_of_record(record: TrialRecord, study: StudyContext) -> Outcome:
     """Outcome of a trial that ended; see `search.outcome_of`."""
+    start_s = record.results.get("server_ready_s")
     if record.status != "ok":
-        return Outcome(failed=True)
-    return outcome_of(record.results, study.constraints, objectives_of(study))
+        return Outcome(failed=True, start_s=start_s)
+    found = outcome_of(record.results, study.constraints, objectives_of(study))
+    return msgspec.structs.replace(found, start_s=start_s)

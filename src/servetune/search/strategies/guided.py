@@ -4,7 +4,7 @@ Before anything is measured every point has a forecast with its doubt (`beliefs`
 cannot run, or that most probably miss a limit, are left out and counted. Each next point is the one
 that teaches most about the choice per second: the expected rise of the best point's worth once it
 is measured, over the time that the measurement takes. A point of the server that is running costs
-no start.
+no start; what a start takes is learnt (`starts`).
 
 The search is over once the pick, the best measured point that holds every limit, is within `margin`
 of the best point there is with probability `confidence`. Both are by draws from the beliefs, in
@@ -14,13 +14,14 @@ which errors of points with common causes move together.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from servetune.search.beliefs import Array, Beliefs, Factor, Forecast, normals, sampled
+from servetune.search.starts import Starts
 from servetune.search.strategies.strategy import ALL_MEASURED, Outcome, Point, Stop
 
 Mask = NDArray[np.bool_]
@@ -68,8 +69,9 @@ class Guided:
     Args:
         points: Points of the search.
         forecast: Predictions of all points.
-        start_s: Seconds that the start of each point's server takes, shape (N,).
+        start_s: Seconds that the start of each point's server is assumed to take, shape (N,).
         load_s: Seconds that each point's load takes, shape (N,).
+        checkpoints: Checkpoint that each point's server loads; all the same if omitted.
         seed: Seed of the draws.
         margin: Share of its worth by which a point is better.
         confidence: Probability that ends the search.
@@ -85,13 +87,14 @@ class Guided:
         *,
         start_s: Array,
         load_s: Array,
+        checkpoints: Sequence[Hashable] = (),
         seed: int = 0,
         margin: float = 0.02,
         confidence: float = 0.95,
     ) -> None:
         self._servers = [point.server for point in points]
         self._forecast = forecast
-        self._start_s, self._load_s = start_s, load_s
+        self._starts, self._load_s = Starts(start_s, self._servers, checkpoints), load_s
         self._seed, self._margin, self._confidence = seed, margin, confidence
         self._measured: dict[int, Array] = {}
         self._told: list[int] = []
@@ -114,6 +117,7 @@ class Guided:
 
     def tell(self, index: int, outcome: Outcome) -> None:
         self._told.append(index)
+        self._starts.tell(index, outcome.start_s)
         quantities = len(self._forecast.quantities)
         if outcome.counts and outcome.objectives[0] > 0:
             ratios = [max(ratio, 1e-9) for ratio in outcome.limit_ratios[: quantities - 1]]
@@ -275,11 +279,12 @@ class Guided:
         gains[[not open_[i] for i in contenders]] = -1.0
         weighed = [at for at in np.argsort(-gains, kind="stable")[:_WEIGHED] if gains[at] >= 0]
         best, best_rate = None, 0.0
+        start_s = self._starts.expected_s()
         for at in weighed:
             taught = self._taught(int(at), now, covariance, quantities, count)
             index = int(contenders[at])
             starts = not (anything and self._servers[index] == running)
-            took_s = self._load_s[index] + (self._start_s[index] if starts else 0.0)
+            took_s = self._load_s[index] + (start_s[index] if starts else 0.0)
             rate = (gains[at] + taught) / max(took_s, 1e-3)
             if rate > best_rate:
                 best, best_rate = index, rate

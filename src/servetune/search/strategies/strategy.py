@@ -43,12 +43,14 @@ class Outcome(msgspec.Struct, frozen=True):
         objectives: Values of the objectives, larger is better; a strategy with a single objective
             maximises the first.
         limit_ratios: Share of each constraint that is used up; at most 1 where it holds.
-        failed: True where there is no result, and the other fields mean nothing.
+        failed: True where there is no result, and objectives and ratios mean nothing.
+        start_s: Seconds that its server took to start; `None` where none did.
     """
 
     objectives: tuple[float, ...] = ()
     limit_ratios: tuple[float, ...] = ()
     failed: bool = False
+    start_s: float | None = None
 
     @property
     def counts(self) -> bool:
