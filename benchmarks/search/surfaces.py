@@ -1,7 +1,7 @@
 """Searches of recorded surfaces: the runs that laboratories published, by every strategy.
 
     python benchmarks/search/surfaces.py [--data DIR] [--strategies guided,tpe,random] [--seeds 3]
-        [--left-out]
+        [--left-out | --fronts]
 
 A surface is all runs of one model on one kind of GPU under one engine with equal lengths, of one
 laboratory. Its objective is the measured output tokens/s of a GPU; its limit lets a half, and then
@@ -11,7 +11,10 @@ these rows where silicon has operator tables; the doubts by cause and the simila
 are the share of surfaces whose pick is within 2% of the best that holds the limit, the regrets, and
 how often a pick said to be sure was. `--left-out` fits the doubts and the similarity to the half
 of the pairs of model and GPU that a surface is not of, and searches with these (guided alone; needs
-scipy; six minutes).
+scipy; six minutes). `--fronts` searches for the set that is best in two objectives, output tokens/s
+of a GPU and of a user (one over the time per token), without a limit; it prints which share of the
+hypervolume of the whole space's front (from zero, its root: a factor on both) what was measured
+has.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from servetune.prediction import forecasts  # noqa: E402
 from servetune.prediction.forecasts import Quantity, forecast_of  # noqa: E402
 from servetune.search.strategies import Outcome, Point, strategy  # noqa: E402
 from servetune.search.strategies.guided import Guided  # noqa: E402
+from servetune.search.strategies.guided_set import GuidedSet  # noqa: E402
 
 LEAST_POINTS, LEAST_TRIALS, SHARE = 20, 3, 0.15
 PASSING = (0.5, 0.2)
@@ -110,6 +114,81 @@ class Surface:
             yield regret, search.pick.best if name == "guided" else math.nan
 
 
+class Front(Surface):
+    """The runs of a space with two objectives: tokens/s of a GPU, and of a user."""
+
+    def __init__(self, rows: list[Measured]) -> None:
+        super().__init__(rows, 1.0)
+        alone = self.forecast
+        per_user = -(alone.quantities[1] + np.log(self.limit_ms))
+        self.forecast = msgspec.structs.replace(
+            alone,
+            quantities=np.stack([alone.quantities[0], per_user]),
+            weights=np.stack([alone.weights[0], -alone.weights[1]]),
+            objective_count=2,
+        )
+        self.whole = _volume(self.rate, 1 / self.tpot_ms)
+
+    def measured(self, index: int) -> Outcome:
+        return Outcome((float(self.rate[index]), float(1 / self.tpot_ms[index])))
+
+    def search(self, name: str, seed: int):
+        if name != "guided":
+            return strategy(name, self.points, seed=seed, objective_count=2)
+        count = len(self.points)
+        times = {"start_s": np.full(count, 120.0), "load_s": np.full(count, 60.0)}
+        return GuidedSet(self.points, self.forecast, seed=seed, **times)
+
+    def shares(self, name: str, seed: int, trials: int):
+        """Share of the front's hypervolume after each trial, and how sure a guided search is."""
+        search, told = self.search(name, seed), []
+        for _ in range(trials):
+            index = search.ask()
+            if index is None:
+                return
+            search.tell(index, self.measured(index))
+            told.append(index)
+            share = math.sqrt(_volume(self.rate[told], 1 / self.tpot_ms[told]) / self.whole)
+            yield share, search.front.best if name == "guided" else math.nan
+
+
+def _volume(one: np.ndarray, other: np.ndarray) -> float:
+    """Area that points reach or exceed in both objectives, from zero."""
+    area, reached = 0.0, 0.0
+    for at in np.argsort(-one):
+        if other[at] > reached:
+            area += one[at] * (other[at] - reached)
+            reached = other[at]
+    return area
+
+
+def print_fronts(rows: list[Measured], strategies: str, seeds: int) -> None:
+    found = [Front(mine) for mine in surfaces(rows)]
+    print(f"{len(found)} spaces, output tokens/s of a GPU and of a user")
+    print("| strategy | at most | share of the front, mean | 10% below | within 2% | measured |")
+    print("|---|--:|--:|--:|--:|--:|")
+    sure: list[tuple[float, bool]] = []
+    for part in (SHARE, 2 * SHARE):
+        for name in strategies.split(","):
+            last, counts = [], []
+            for front in found:
+                trials = max(LEAST_TRIALS, int(part * len(front.points)))
+                for seed in range(1 if name == "guided" else seeds):
+                    share, used = 0.0, 0
+                    for share, said in front.shares(name, seed, trials):
+                        used += 1
+                        if name == "guided" and part > SHARE:
+                            sure.append((said, share >= 1 / 1.02))
+                    last.append(share)
+                    counts.append(used / len(front.points))
+            print(
+                f"| {name} | {part:.0%} | {np.mean(last):.1%} | {np.quantile(last, 0.1):.1%} | "
+                f"{np.mean(np.array(last) >= 1 / 1.02):.0%} | {np.mean(counts):.0%} |",
+                flush=True,
+            )
+    print_calibration(sure)
+
+
 def _rates(rows: list[Measured]) -> np.ndarray:
     """Measured output tokens/s of each row; by its times where its table has no rate."""
     found = []
@@ -167,7 +246,12 @@ def main() -> int:
     parser.add_argument("--strategies", default="guided,tpe,random")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--left-out", action="store_true")
+    parser.add_argument("--fronts", action="store_true")
     given = parser.parse_args()
+    if given.fronts:
+        rows, _ = read(given.data)
+        print_fronts(rows, given.strategies.replace("tpe", "nsga2"), given.seeds)
+        return 0
     if given.left_out:
         bench = Bench(given.data)
         bench.leave_out("source")

@@ -8,12 +8,13 @@ from servetune.hardware import node
 from servetune.metrics import parse_constraints
 from servetune.models import load_shape
 from servetune.prediction.forecasts import causes_found
-from servetune.search import Space, parse_settings
+from servetune.search import Space, parse_objectives, parse_settings
 from servetune.search.strategies import Point
+from servetune.search.strategies.guided_set import GuidedSet
 from servetune.testing.strategy_contract import StrategyContract
 from servetune.trials import StudyContext, trials_of
-from servetune.trials.guided import guided_search
-from servetune.trials.outcomes import objectives_of, outcome_of_record
+from servetune.trials.guided import guided_search, searched_objectives
+from servetune.trials.outcomes import outcome_of_record
 from servetune.trials.simulated import simulate_trial
 
 MODEL = "Qwen/Qwen3-4B"
@@ -44,8 +45,8 @@ def grid(run: StudyContext):
 
 def searched(trials, run, *, seed=0):
     points = [Point({**trial.server_args, **trial.client_args}, trial.plan) for trial in trials]
-    objective = objectives_of(run)[0]
-    return guided_search(points, trials, run, objective, seed=seed, margin=0.02, confidence=0.95)
+    objectives = searched_objectives(run)
+    return guided_search(points, trials, run, objectives, seed=seed, margin=0.02, confidence=0.95)
 
 
 def record(trial, run, *, slower: float = 1.0):
@@ -147,6 +148,60 @@ class TestGuided(StrategyContract):
             for trial in group
         ]
         return searched(trials, run)
+
+
+class OfTheSet:
+    """A search whose latency is told as objectives are: larger is better, and above zero."""
+
+    def __init__(self, search):
+        self.search, self.ask = search, search.ask
+
+    @property
+    def stop(self):
+        return self.search.stop
+
+    def tell(self, index, outcome):
+        if outcome.counts:
+            rate, negative = outcome.objectives
+            outcome = msgspec.structs.replace(outcome, objectives=(rate, -1 / negative))
+        self.search.tell(index, outcome)
+
+
+class TestGuidedSet(StrategyContract):
+    """The same contract, of the search for the trials that are best in two objectives."""
+
+    stops_early = True
+    resumed_after = (2, 5)
+
+    def make(self, points, *, seed=0):
+        run = msgspec.structs.replace(
+            run_with("itl:mean<=60ms"), objectives=parse_objectives("throughput,e2e_latency")
+        )
+        trials = [
+            trial
+            for point in points
+            for group in trials_of(space_of(point), run)
+            for trial in group
+        ]
+        search = searched(trials, run)
+        assert isinstance(search, GuidedSet)
+        return OfTheSet(search)
+
+
+def test_several_objectives_are_predicted_and_measured_alike():
+    """Throughput and latency: many users are best in one, few in the other."""
+    run = msgspec.structs.replace(
+        run_with("itl:mean<=10s"), objectives=parse_objectives("throughput,e2e_latency:p99")
+    )
+    trials = grid(run)
+    search = searched(trials, run)
+    truth = [record(trial, run, slower=1.3) for trial in trials]
+    while (index := search.ask()) is not None:
+        search.tell(index, outcome_of_record(truth[index], run))
+    users = [trials[index].workload.concurrency for index in search.front.members]
+    assert users == sorted(users, reverse=True)
+    assert {users[0], users[-1]} == {4, 64}
+    assert len(search._told) < len(trials)
 
 
 def space_of(point):

@@ -213,9 +213,9 @@ def tune(
         require_capacity(setup.groups, setup.context, setup.launch, study.clusters.cluster)
     policy = execution_policy(setup)
     asked = _search(setup, policy)
-    if policy.strategy in ("guided", "tpe") and len(setup.context.objectives) > 1:
+    if policy.strategy == "tpe" and len(setup.context.objectives) > 1:
         first = setup.context.objectives[0].name
-        note(f"note: strategy {policy.strategy} searches for {first} alone; nsga2 takes several")
+        note(f"note: strategy tpe searches for {first} alone; guided and nsga2 take several")
     if isinstance(asked, AskedTrials) and not study.files.resume:
         asked.require_hope()
     with Journal(setup.artifacts.journal, resume=study.files.resume) as journal:

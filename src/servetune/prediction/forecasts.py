@@ -52,12 +52,15 @@ class Quantity(msgspec.Struct, frozen=True, kw_only=True):
     noise_sd: float = NOISE
 
 
-def forecast_of(features: Sequence[RunFeatures], quantities: Sequence[Quantity]) -> Forecast:
+def forecast_of(
+    features: Sequence[RunFeatures], quantities: Sequence[Quantity], *, objective_count: int = 1
+) -> Forecast:
     """Forecast of runs with these features.
 
     Args:
         features: Features of each run, all of one model on one kind of machine.
-        quantities: Objective and limits.
+        quantities: Objectives, then limits.
+        objective_count: Number of objectives.
     """
     similarities = [similarity_of(time) for time in TIMES]
     doubts = [np.array([each.tpot_doubts for each in features])]
@@ -101,6 +104,7 @@ def forecast_of(features: Sequence[RunFeatures], quantities: Sequence[Quantity])
         own_sd=np.array([max(s.accident**2 - NOISE**2, 0.0) ** 0.5 for s in similarities]),
         alike=_alike(features, quantities),
         noise_sd=np.array([quantity.noise_sd for quantity in quantities]),
+        objective_count=objective_count,
     )
 
 

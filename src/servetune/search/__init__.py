@@ -23,7 +23,7 @@ from servetune.search.recommend import (
     set_reasons,
 )
 from servetune.search.space import Axis, Space
-from servetune.search.summary import CauseFound, PickDoubt, Rival, SearchSummary
+from servetune.search.summary import CauseFound, PickDoubt, Rival, SearchSummary, SetDoubt
 
 __all__ = [
     "NAMED",
@@ -40,6 +40,7 @@ __all__ = [
     "Recommendation",
     "Rival",
     "SearchSummary",
+    "SetDoubt",
     "Space",
     "Value",
     "exceeds_error_tolerance",

@@ -1,6 +1,6 @@
 """Beliefs about unmeasured points: predictions, what their errors have in common, measurements.
 
-Every quantity that a choice depends on (the objective and each limit) is predicted as a logarithm,
+Every quantity that a choice depends on (each objective and each limit) is predicted as a logarithm,
 for every point. Its error is a weighted sum of the errors of a few times (time per token, first
 token), and the error of a time at a point is
 
@@ -46,7 +46,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     """What is predicted of all points before any is measured.
 
     Attributes:
-        quantities: Logarithms of the objective (larger is better) and of each limit's ratio (at
+        quantities: Logarithms of the objectives (larger is better) and of each limit's ratio (at
             most zero where it holds), shape (Q, N); NaN where a point cannot run.
         weights: Weight of each time's error in each quantity's, shape (Q, N, T).
         factors: Standard deviation that each common factor brings to a time, shape (T, N, F).
@@ -58,6 +58,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
         alike: Number of each point's kind, shape (N,): points of one kind are predicted to do the
             very same, such as under limits that none of them reaches, and share `own`, too.
         noise_sd: Standard deviation of a measurement, shape (Q,).
+        objective_count: Number of objectives, which come first among the quantities.
     """
 
     quantities: Array
@@ -69,6 +70,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     own_sd: Array
     alike: NDArray[np.int_]
     noise_sd: Array
+    objective_count: int = 1
 
 
 class Factor(msgspec.Struct, frozen=True, kw_only=True):

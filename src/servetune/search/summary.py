@@ -124,15 +124,7 @@ class PickDoubt(msgspec.Struct, frozen=True, kw_only=True):
         return [*self._about_pick(), *(f"measured here: {each}" for each in self.causes)]
 
     def _about_pick(self) -> list[str]:
-        lines = []
-        dropped = [f"{count} {why}" for why, count in self.left_out.items() if count]
-        if dropped:
-            lines.append(f"left out by prediction: {', '.join(dropped)}")
-        if self.surprise > _SURPRISING:
-            lines.append(
-                f"measurements lie {self.surprise:.1f} times further off the predictions than "
-                "their doubt says: are model, machine and load the ones that were named?"
-            )
+        lines = _predicting(self.left_out, self.surprise)
         if self.key is None:
             return lines
         regret = "" if self.regret is None else f"; expected regret {self.regret:.1%}"
@@ -151,6 +143,71 @@ class PickDoubt(msgspec.Struct, frozen=True, kw_only=True):
         if self.settles and self.best < 0.995:
             lines.append(f"measuring {self.settles} would settle most")
         return lines
+
+
+class SetDoubt(msgspec.Struct, frozen=True, kw_only=True):
+    """Doubt about the set of trials that are best in several objectives.
+
+    Attributes:
+        keys: Keys of the trials of the set, the best in the first objective first.
+        labels: Settings of them that differ in the study.
+        objectives: Names of the objectives.
+        margin: Share of all objectives by which missing trials must enlarge the set to count.
+        best: Probability that they do not, and that none of them is better than one of the set by
+            more in every objective.
+        regret: Expected share of all objectives that the set lacks; `None` without a trial in it.
+        rivals: Trials that may be missing, the likeliest first.
+        settles: Settings of the trial whose measurement would enlarge the set most for its time.
+        surprise: Factor by which measurements lie further off the predictions than expected.
+        left_out: Number of trials left out before the first measurement, by reason.
+        causes: Findings of the measurements on the machine.
+    """
+
+    keys: tuple[str, ...]
+    labels: tuple[str, ...]
+    objectives: tuple[str, ...]
+    margin: float
+    best: float
+    regret: float | None
+    rivals: tuple[Rival, ...] = ()
+    settles: str = ""
+    surprise: float = 1.0
+    left_out: Mapping[str, int] = {}
+    causes: tuple[CauseFound, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """One line for each finding."""
+        lines = _predicting(self.left_out, self.surprise)
+        if self.keys:
+            lines.append(f"best in {' and '.join(self.objectives)}: {'; '.join(self.labels)}")
+            lacks = "" if self.regret is None else f"; expected to lack {self.regret:.1%}"
+            lines.append(
+                f"no trial that is missing among them enlarges them by more than {self.margin:.0%} "
+                f"with a probability of {shown(self.best)}{lacks}"
+            )
+        if self.keys and self.rivals:
+            named = ", ".join(f"{each.label} ({shown(each.best)})" for each in self.rivals)
+            lines.append(f"may be missing: {named}")
+        if self.settles and self.best < 0.995:
+            lines.append(f"measuring {self.settles} would enlarge them most for its time")
+        return [*lines, *(f"measured here: {each}" for each in self.causes)]
+
+
+def _predicting(left_out: Mapping[str, int], surprise: float) -> list[str]:
+    """What was left out by prediction, and whether measurements lie far off predictions."""
+    lines = []
+    dropped = [f"{count} {why}" for why, count in left_out.items() if count]
+    if dropped:
+        lines.append(f"left out by prediction: {', '.join(dropped)}")
+    if surprise > _SURPRISING:
+        lines.append(
+            f"measurements lie {surprise:.1f} times further off the predictions than "
+            "their doubt says: are model, machine and load the ones that were named?"
+        )
+    return lines
 
 
 def shown(probability: float) -> str:
@@ -172,6 +229,8 @@ class SearchSummary(msgspec.Struct, frozen=True, kw_only=True):
         stopped: Reason why no further trial was run, as a clause.
         figures: Numbers that the strategy stopped with, by name.
         doubt: Doubt about the pick; `None` where nothing is predicted.
+        set_doubt: Doubt about the trials that are best in several objectives, of a guided search
+            for them; else `None`.
     """
 
     strategy: StrategyName
@@ -182,6 +241,7 @@ class SearchSummary(msgspec.Struct, frozen=True, kw_only=True):
     stopped: str = ""
     figures: dict[str, float] = {}
     doubt: PickDoubt | None = None
+    set_doubt: SetDoubt | None = None
 
     def to_json(self) -> JsonObject:
         """Plain values for JSON, without numbers that JSON does not have."""
@@ -198,7 +258,8 @@ class SearchSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     def lines(self) -> list[str]:
         """One line for each finding."""
-        return [self._ran(), *(self.doubt.lines() if self.doubt else ())]
+        doubts = [each for each in (self.doubt, self.set_doubt) if each]
+        return [self._ran(), *(line for each in doubts for line in each.lines())]
 
     def _ran(self) -> str:
         unable = f", {self.unable_count} cannot run here" if self.unable_count else ""

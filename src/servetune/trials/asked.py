@@ -9,11 +9,12 @@ from typing import Protocol
 from servetune.errors import InputError
 from servetune.search.strategies import Outcome, Point, Strategy, strategy
 from servetune.search.strategies.guided import Guided
+from servetune.search.strategies.guided_set import GuidedSet
 from servetune.search.strategies.listed import Listed
-from servetune.search.summary import PickDoubt, SearchSummary
+from servetune.search.summary import PickDoubt, SearchSummary, SetDoubt
 from servetune.store import Results, TrialRecord
 from servetune.trials.budget import Budget
-from servetune.trials.doubt import labels, pick_doubt
+from servetune.trials.doubt import labels, pick_doubt, set_doubt
 from servetune.trials.guided import attainable_search, guided_search
 from servetune.trials.order import is_put_off, ordered
 from servetune.trials.outcomes import objectives_of, outcome_of_record
@@ -174,11 +175,21 @@ class AskedTrials:
             stopped=words or (stop.words if stop else self._limit_reached()),
             figures=dict(stop.figures) if stop else {},
             doubt=self._doubt(),
+            set_doubt=self._set_doubt(),
         )
+
+    def _set_doubt(self) -> SetDoubt | None:
+        """Doubt about the set that a guided search for several objectives has found."""
+        search = self._strategy
+        if not isinstance(search, GuidedSet):
+            return None
+        return set_doubt(search, self._trials, self._searched, margin=self._policy.margin)
 
     def _doubt(self) -> PickDoubt | None:
         """Doubt about a guided search's pick, or about the best of simulated trials."""
         search, policy = self._strategy, self._policy
+        if isinstance(search, GuidedSet):
+            return None
         if isinstance(search, Guided):
             return pick_doubt(search, self._trials, self._searched, margin=policy.margin)
         if not self._study.simulated or self._study.shape is None or not self._results:
@@ -194,7 +205,7 @@ class AskedTrials:
             [Point(_settings(trial), trial.plan) for trial in trials],
             trials,
             self._study,
-            objectives_of(self._study)[0],
+            objectives_of(self._study)[:1],
             margin=policy.margin,
             confidence=policy.confidence,
             results=[self._results[trial.key][1] for trial in trials],

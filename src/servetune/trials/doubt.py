@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 from servetune.prediction.forecasts import causes_found
 from servetune.search.strategies.guided import Doubt, Guided
-from servetune.search.summary import PickDoubt, Rival
+from servetune.search.strategies.guided_set import GuidedSet
+from servetune.search.summary import PickDoubt, Rival, SetDoubt
+from servetune.trials.guided import searched_objectives
 from servetune.trials.outcomes import objectives_of
 from servetune.trials.trial import StudyContext, Trial
 
@@ -56,6 +58,37 @@ def pick_doubt(
         surprise=doubt.surprise,
         left_out={why: count for why, count in search.left_out.items() if count},
         causes=causes_found(search.factors, study.node) if study.node and chosen is None else (),
+    )
+
+
+def set_doubt(
+    search: GuidedSet, trials: Sequence[Trial], study: StudyContext, *, margin: float
+) -> SetDoubt:
+    """Doubt about the set of trials that are best in several objectives.
+
+    Args:
+        search: Search that was told what was measured.
+        trials: Trials of its points.
+        study: Settings that all trials have in common.
+        margin: Margin of the search.
+    """
+    front, label = search.front, labels(trials)
+    return SetDoubt(
+        keys=tuple(trials[index].key for index in front.members),
+        labels=tuple(label[index] for index in front.members),
+        objectives=tuple(each.name for each in searched_objectives(study)),
+        margin=margin,
+        best=front.best,
+        regret=front.regret if math.isfinite(front.regret) else None,
+        rivals=tuple(
+            Rival(key=trials[at].key, label=label[at], best=p)
+            for at, p in front.rivals[:_RIVALS]
+            if p >= _LEAST
+        ),
+        settles="" if front.settles is None else label[front.settles],
+        surprise=front.surprise,
+        left_out={why: count for why, count in search.left_out.items() if count},
+        causes=causes_found(search.factors, study.node) if study.node else (),
     )
 
 

@@ -24,6 +24,7 @@ from servetune.search.objectives import Objective, objective_of
 from servetune.search.outcome import outcome_of
 from servetune.search.strategies import Point
 from servetune.search.strategies.guided import Guided
+from servetune.search.strategies.guided_set import GuidedSet
 from servetune.store import Results
 from servetune.trials.outcomes import objectives_of
 from servetune.trials.record import trial_results
@@ -55,18 +56,23 @@ def require_predictable(study: StudyContext) -> None:
             "nothing can be predicted without the model's configuration and the machine",
             hint="choose --strategy grid or random, which need no prediction",
         )
-    if objectives_of(study)[0].metric == "energy_per_token_j":
+    if any(each.metric == "energy_per_token_j" for each in searched_objectives(study)):
         raise InputError(
             "energy is not predicted, and a guided search goes by predictions of the objective",
             hint="choose --strategy grid, random, tpe or nsga2",
         )
 
 
+def searched_objectives(study: StudyContext) -> tuple[Objective, ...]:
+    """Objectives of a guided search: the study's where it has several, else the first."""
+    return objectives_of(study)[: max(1, len(study.objectives))]
+
+
 def guided_search(
     points: Sequence[Point],
     trials: Sequence[Trial],
     study: StudyContext,
-    objective: Objective,
+    objectives: Sequence[Objective],
     *,
     seed: int = 0,
     margin: float,
@@ -79,7 +85,7 @@ def guided_search(
         points: Point of each trial.
         trials: Trials to choose from.
         study: Settings that all trials have in common.
-        objective: What is maximised or minimised.
+        objectives: What is maximised or minimised; several for the set of trials that are best.
         seed: Seed of its draws.
         margin: Share of its worth by which a trial is better than another.
         confidence: Probability of a pick within the margin at which the search ends.
@@ -92,9 +98,10 @@ def guided_search(
     runs = _runs(trials, study)
     results = results or _predicted(trials, runs, study)
     load_s = [each.duration_s or 60.0 for each in results]
-    return Guided(
+    kind = Guided if len(objectives) == 1 else GuidedSet
+    return kind(
         points,
-        _forecast(trials, runs, results, study, objective),
+        _forecast(trials, runs, results, study, objectives),
         start_s=np.array([_start_s(_shape(trial, study)) for trial in trials]),
         load_s=np.array(load_s),
         checkpoints=[study.model_of(trial.plan) for trial in trials],
@@ -128,7 +135,7 @@ def attainable_search(
             points,
             trials,
             goal,
-            objectives_of(goal)[0],
+            searched_objectives(goal),
             seed=seed,
             margin=margin,
             confidence=confidence,
@@ -315,14 +322,14 @@ def _forecast(
     runs: Sequence[PlannedRun],
     results: Sequence[Results],
     study: StudyContext,
-    objective: Objective,
+    objectives: Sequence[Objective],
 ) -> Forecast:
     limits = study.constraints
-    outcomes = [outcome_of(each, limits, (objective,), predicted=True) for each in results]
-    logs = np.full((1 + len(limits), len(trials)), np.nan)
+    outcomes = [outcome_of(each, limits, objectives, predicted=True) for each in results]
+    logs = np.full((len(objectives) + len(limits), len(trials)), np.nan)
     for index, outcome in enumerate(outcomes):
         if outcome.counts:
-            logs[:, index] = np.log([outcome.objectives[0], *outcome.limit_ratios])
+            logs[:, index] = np.log([*outcome.objectives, *outcome.limit_ratios])
     first = np.array([_first_share(each) for each in results])
     in_flight = [_in_flight(run, each) for run, each in zip(runs, results, strict=True)]
     features = run_features(
@@ -333,15 +340,15 @@ def _forecast(
         in_flight=in_flight,
     )
     open_loop = np.array([run.protocol == "open" for run in runs])
-    sign = 1.0 if objective.maximize else -1.0
     quantities = [
         Quantity(
-            logs=logs[0],
-            weights=sign * _weights(objective.metric, first, open_loop),
-            noise_sd=_noise_sd(objective.statistic),
+            logs=logs[place],
+            weights=(1.0 if each.maximize else -1.0) * _weights(each.metric, first, open_loop),
+            noise_sd=_noise_sd(each.statistic),
         )
+        for place, each in enumerate(objectives)
     ]
-    for place, limit in enumerate(limits, start=1):
+    for place, limit in enumerate(limits, start=len(objectives)):
         up = 1.0 if limit.op in ("<", "<=") else -1.0
         quantities.append(
             Quantity(
@@ -350,7 +357,7 @@ def _forecast(
                 noise_sd=_noise_sd(limit.statistic),
             )
         )
-    return forecast_of(features, quantities)
+    return forecast_of(features, quantities, objective_count=len(objectives))
 
 
 def _first_share(results: Results) -> float:

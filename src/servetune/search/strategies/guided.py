@@ -14,7 +14,7 @@ which errors of points with common causes move together.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -64,7 +64,7 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Guided:
-    """Search by predictions that each measurement corrects.
+    """Search by predictions that each measurement corrects, for the best in one objective.
 
     Args:
         points: Points of the search.
@@ -93,14 +93,14 @@ class Guided:
         confidence: float = 0.95,
     ) -> None:
         self._servers = [point.server for point in points]
-        self._forecast = forecast
+        self._forecast, self._objectives = forecast, forecast.objective_count
         self._starts, self._load_s = Starts(start_s, self._servers, checkpoints), load_s
         self._seed, self._margin, self._confidence = seed, margin, confidence
         self._measured: dict[int, Array] = {}
         self._told: list[int] = []
         able: Mask = np.asarray(~np.isnan(forecast.quantities).any(axis=0))
         means, sds = Beliefs(forecast, {}).expected()
-        hopeless: Mask = able & (_chances(means, sds) < _LEAST_CHANCE)
+        hopeless: Mask = able & (self._chances(means, sds) < _LEAST_CHANCE)
         self.left_out = {
             "cannot run": int((~able).sum()),
             "most probably miss a limit": int(hopeless.sum()),
@@ -118,12 +118,17 @@ class Guided:
     def tell(self, index: int, outcome: Outcome) -> None:
         self._told.append(index)
         self._starts.tell(index, outcome.start_s)
-        quantities = len(self._forecast.quantities)
-        if outcome.counts and outcome.objectives[0] > 0:
-            ratios = [max(ratio, 1e-9) for ratio in outcome.limit_ratios[: quantities - 1]]
-            self._measured[index] = np.log([outcome.objectives[0], *ratios])
+        limits = len(self._forecast.quantities) - self._objectives
+        objectives = outcome.objectives[: self._objectives]
+        if outcome.counts and len(objectives) == self._objectives and min(objectives) > 0:
+            ratios = [max(ratio, 1e-9) for ratio in outcome.limit_ratios[:limits]]
+            self._measured[index] = np.log([*objectives, *ratios])
         else:
             self._able[index] = False
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget what was decided, as more is known."""
         self._answer = None
 
     @property
@@ -140,9 +145,10 @@ class Guided:
         it misses most, and that limit's expected ratio.
         """
         means, _ = self.expected()
-        worst = np.where(np.isnan(means[0]), np.inf, means[1:].max(axis=0))
+        limits = means[self._objectives :]
+        worst = np.where(np.isnan(means[0]), np.inf, limits.max(axis=0))
         index = int(np.argmin(worst))
-        return index, int(np.argmax(means[1:, index])), float(np.exp(worst[index]))
+        return index, int(np.argmax(limits[:, index])), float(np.exp(worst[index]))
 
     @property
     def factors(self) -> tuple[Factor, ...]:
@@ -166,9 +172,8 @@ class Guided:
     def _decide(self, chosen: int | None = None) -> _Answer:
         beliefs = Beliefs(self._forecast, self._usable())
         means, sds = beliefs.expected()
-        chances = _chances(means, sds)
-        open_ = self._able.copy()
-        open_[self._told] = False
+        chances = self._chances(means, sds)
+        open_ = self._open()
         chosen = self._best_measured(means) if chosen is None else chosen
         contenders = self._contenders(means, sds, chances, open_, chosen)
         if not len(contenders):
@@ -182,13 +187,24 @@ class Guided:
         stop = self._stop(doubt, open_, following)
         return _Answer(doubt, None if stop else following, stop)
 
+    def _open(self) -> Mask:
+        """Points that may be asked for."""
+        open_ = self._able.copy()
+        open_[self._told] = False
+        return open_
+
     def _best_measured(self, means: Array) -> int | None:
         """Best point that was measured to hold every limit, by all measurements together."""
         held = [index for index in self._usable() if self._held(index)]
         return max(held, key=lambda index: float(means[0][index])) if held else None
 
     def _held(self, index: int) -> bool:
-        return bool(self._able[index]) and bool((self._measured[index][1:] <= 0).all())
+        ratios = self._measured[index][self._objectives :]
+        return bool(self._able[index]) and bool((ratios <= 0).all())
+
+    def _chances(self, means: Array, sds: Array) -> Array:
+        """Probability that every limit holds, shape (N,)."""
+        return _chances(means, sds, self._objectives)
 
     def _contenders(
         self, means: Array, sds: Array, chances: Array, open_: Mask, chosen: int | None
@@ -205,6 +221,12 @@ class Guided:
         best = np.argsort(-high, kind="stable")[: _CONTENDERS // 2]
         sure = np.argsort(-np.where(open_, means[0] + np.log(np.maximum(chances, 1e-12)), -np.inf))
         found = [*best[np.isfinite(high[best])], *sure[: _CONTENDERS // 2]]
+        return self._told_apart(found, open_, always)
+
+    def _told_apart(
+        self, found: Iterable[int], open_: Mask, always: Collection[int]
+    ) -> NDArray[np.int_]:
+        """Open points of those found, one of each kind that is not known, and some always."""
         # Of points that are predicted to do the same one is enough, but where a measured one missed
         # a limit by so little that it may have been noise: then another one tells.
         kinds = self._forecast.alike
@@ -269,8 +291,6 @@ class Guided:
         count, quantities = len(contenders), len(self._forecast.quantities)
         own_sd = np.sqrt(np.maximum(np.diag(covariance), 1e-12)).reshape(quantities, count)
         now = mean.reshape(quantities, count)
-        running = self._servers[self._told[-1]] if self._told else None
-        anything = bool(self._told)
         held = np.array(
             [i in self._measured and bool((self._measured[i][1:] <= 0).all()) for i in contenders]
         )
@@ -279,16 +299,22 @@ class Guided:
         gains[[not open_[i] for i in contenders]] = -1.0
         weighed = [at for at in np.argsort(-gains, kind="stable")[:_WEIGHED] if gains[at] >= 0]
         best, best_rate = None, 0.0
-        start_s = self._starts.expected_s()
+        takes_s = self._takes_s()
         for at in weighed:
             taught = self._taught(int(at), now, covariance, quantities, count)
             index = int(contenders[at])
-            starts = not (anything and self._servers[index] == running)
-            took_s = self._load_s[index] + (start_s[index] if starts else 0.0)
-            rate = (gains[at] + taught) / max(took_s, 1e-3)
+            rate = (gains[at] + taught) / takes_s[index]
             if rate > best_rate:
                 best, best_rate = index, rate
         return best
+
+    def _takes_s(self) -> Array:
+        """Seconds that a measurement of each point takes now, shape (N,)."""
+        start_s = self._starts.expected_s()
+        if self._told:
+            running = self._servers[self._told[-1]]
+            start_s = np.where([server == running for server in self._servers], 0.0, start_s)
+        return np.asarray(np.maximum(self._load_s + start_s, 1e-3))
 
     def _gains(self, now: Array, sd: Array, floor: float) -> Array:
         """Expected gain of each contender over the best measured one that holds, shape (count,)."""
@@ -332,10 +358,16 @@ def _expected_worth(means: Array, sds: Array) -> Array:
     return np.asarray(np.exp(means[0]) * _chances(means, sds))
 
 
-def _chances(means: Array, sds: Array) -> Array:
-    """Probability that every limit holds, as if limits were independent, shape (..., N)."""
+def _chances(means: Array, sds: Array, first: int = 1) -> Array:
+    """Probability that every limit holds, as if limits were independent, shape (..., N).
+
+    Args:
+        means: Means of all quantities.
+        sds: Their standard deviations.
+        first: Number of the first limit among them.
+    """
     chances = np.ones(means.shape[1:])
-    for mean, sd in zip(means[1:], sds[1:], strict=True):
+    for mean, sd in zip(means[first:], sds[first:], strict=True):
         chances = chances * _below(-mean / sd)
     return np.asarray(np.where(np.isnan(chances), 0.0, chances))
 
