@@ -2,10 +2,12 @@
 
 import http.server
 import json
+import math
 import shutil
 import ssl
 import subprocess
 import threading
+import time
 
 import pytest
 
@@ -32,6 +34,8 @@ class _Double(http.server.BaseHTTPRequestHandler):
         self.server.heads.append((self.path, dict(self.headers)))
         if "stream" in body:  # not the one completion that shows that a server is ready
             self.server.bodies.append(body)
+            if len(self.server.bodies) > self.server.slow_after:
+                time.sleep(0.05)
         count = body["max_tokens"]
         events = [{"choices": [{"text": " a"}]} for _ in range(count)]
         usage = {"prompt_tokens": 8, "completion_tokens": count}
@@ -59,6 +63,7 @@ def double(request):
         server.cafile, context = request.getfixturevalue("certificate")
         server.socket = context.wrap_socket(server.socket, server_side=True)
     server.heads, server.bodies, server.daemon_threads = [], [], True
+    server.slow_after = math.inf
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield server
@@ -250,3 +255,39 @@ def test_a_simulation_says_what_changes_nothing_in_virtual_time(name, caplog):
     caplog.clear()
     st.tune("Qwen/Qwen3-4B", engine="simulated", gpu="L4", dry_run=True, **{name: values[name]})
     assert f"--{name.replace('_', '-')}" in caplog.text
+
+
+NINE = {"temperature": [round(0.1 * number, 1) for number in range(9)]}
+
+
+def test_a_reference_trial_that_runs_slower_at_the_end_is_noted_and_keeps_its_first_results(
+    double, tmp_path
+):
+    """The server grows slow before the last two of nine trials; the first one shows it."""
+    double.slow_after = 7 * LOAD["requests"]
+    found = tuned(double, tmp_path, client_args=NINE)
+    assert len(double.bodies) == 10 * LOAD["requests"]
+    prompts = [body["prompt"] for body in double.bodies]
+    assert prompts[0] != prompts[9 * LOAD["requests"]], "the server may have kept the first prompt"
+    lines = read_journal(found.artifacts.journal)
+    noted = lines[-1]
+    assert len(lines) == 10
+    first = next(line for line in lines if line.key == noted.key)
+    note = noted.results["measured_again"]
+    assert note["drifted"]
+    assert note["changes"]["output_throughput"]["first"] == first.results.output_throughput
+    assert note["changes"]["output_throughput"]["again"] < 0.5 * first.results.output_throughput
+    assert noted.results.output_throughput == first.results.output_throughput
+    assert len(found.trials) == 9
+    assert "output throughput of the reference trial fell by " in str(found.search)
+    assert f"between trial {note['between'][0]} and trial 9" in found.search.drift
+    resumed = tuned(double, tmp_path, client_args=NINE, resume=True)
+    assert len(double.bodies) == 10 * LOAD["requests"]
+    assert resumed.search == found.search
+
+
+def test_few_trials_are_not_repeated_nor_any_where_that_is_not_wanted(double, tmp_path):
+    few = {"temperature": NINE["temperature"][:8]}
+    tuned(double, tmp_path / "few", client_args=few)
+    tuned(double, tmp_path / "off", client_args=NINE, drift_check=False)
+    assert len(double.bodies) == (8 + 9) * LOAD["requests"]

@@ -643,7 +643,10 @@ def _progress_line(event: TrialDone) -> str:
     record, results = event.record, event.record.results
     settings = _settings_text(record, event.swept)
     head = f"[{event.done}/{event.total}] {'simulated ' if record.simulated else ''}{settings}"
-    if record.failure:
+    again = results.get("measured_again")
+    if again:
+        line = f"{head}: measured again, {again['words']}"
+    elif record.failure:
         line = f"{head}: FAILED ({record.failure.kind}) {record.failure.reason}"
     else:
         latency_s = (results.get("p99_e2e_latency_ms") or 0) / 1000

@@ -436,6 +436,13 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     early_stop: Annotated[
         bool, option("Early end of a trial that plainly misses the constraints.")
     ] = True
+    drift_check: Annotated[
+        bool,
+        option(
+            "Second run of a reference trial now and then, which shows whether the machine has "
+            "changed meanwhile; at the end it may start one more server."
+        ),
+    ] = True
     max_time_per_trial: Annotated[
         str | None,
         option("Time after which a trial's load ends with what it has: 90s, 5m.", metavar="TIME"),
@@ -589,6 +596,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             margin=self.regret,
             confidence=self.confidence,
             max_trials=self.max_trials,
+            drift_check=self.drift_check,
             order="random" if strategy == "random" else self.order,
             seed=self.order_seed,
             parallel=parallel,

@@ -87,14 +87,18 @@ class Beliefs:
     Args:
         forecast: Predictions of all points.
         measured: Point -> logarithms of its measured quantities, shape (Q,).
+        drift_sd: Standard deviation of the logarithm of each time by drift of the machine between
+            measurements, shape (T,); none if omitted.
 
     Attributes:
         scale: Factor on the scatter that was expected.
         surprise: Factor on all standard deviations, at least one.
     """
 
-    def __init__(self, forecast: Forecast, measured: Mapping[int, Array]) -> None:
-        self._forecast = forecast
+    def __init__(
+        self, forecast: Forecast, measured: Mapping[int, Array], drift_sd: Array | None = None
+    ) -> None:
+        self._forecast, self._drift_sd = forecast, drift_sd
         self._points = np.array(list(measured), dtype=int)
         count = len(forecast.quantities)
         self._of = np.repeat(np.arange(count), len(self._points))
@@ -168,7 +172,10 @@ class Beliefs:
         return max(_SCALES, key=log_likelihood)
 
     def _noise(self) -> Array:
-        return np.asarray(self._forecast.noise_sd[self._of] ** 2)
+        noise = self._forecast.noise_sd[self._of] ** 2
+        if self._drift_sd is not None:
+            noise = noise + (self._forecast.weights[self._of, self._at] @ self._drift_sd) ** 2
+        return np.asarray(noise)
 
     def _loadings(self, of: NDArray[np.int_], at: NDArray[np.int_]) -> Array:
         """Factors of quantities at points, shape (pairs, F)."""

@@ -231,6 +231,8 @@ class SearchSummary(msgspec.Struct, frozen=True, kw_only=True):
         doubt: Doubt about the pick; `None` where nothing is predicted.
         set_doubt: Doubt about the trials that are best in several objectives, of a guided search
             for them; else `None`.
+        drift: Change of the machine, as a trial that was measured again shows it; empty without
+            one.
     """
 
     strategy: StrategyName
@@ -242,6 +244,7 @@ class SearchSummary(msgspec.Struct, frozen=True, kw_only=True):
     figures: dict[str, float] = {}
     doubt: PickDoubt | None = None
     set_doubt: SetDoubt | None = None
+    drift: str = ""
 
     def to_json(self) -> JsonObject:
         """Plain values for JSON, without numbers that JSON does not have."""
@@ -259,7 +262,8 @@ class SearchSummary(msgspec.Struct, frozen=True, kw_only=True):
     def lines(self) -> list[str]:
         """One line for each finding."""
         doubts = [each for each in (self.doubt, self.set_doubt) if each]
-        return [self._ran(), *(line for each in doubts for line in each.lines())]
+        drift = [self.drift] if self.drift else []
+        return [self._ran(), *drift, *(line for each in doubts for line in each.lines())]
 
     def _ran(self) -> str:
         unable = f", {self.unable_count} cannot run here" if self.unable_count else ""

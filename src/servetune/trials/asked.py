@@ -6,6 +6,8 @@ import threading
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+
 from servetune.errors import InputError
 from servetune.search.strategies import Outcome, Point, Strategy, strategy
 from servetune.search.strategies.guided import Guided
@@ -15,6 +17,7 @@ from servetune.search.summary import PickDoubt, SearchSummary, SetDoubt
 from servetune.store import Results, TrialRecord
 from servetune.trials.budget import Budget
 from servetune.trials.doubt import labels, pick_doubt, set_doubt
+from servetune.trials.drift import DriftWatch
 from servetune.trials.guided import attainable_search, guided_search
 from servetune.trials.order import is_put_off, ordered
 from servetune.trials.outcomes import objectives_of, outcome_of_record
@@ -69,6 +72,10 @@ class TrialSearch(Protocol):
         """Trials that may be asked for on the server of a configuration."""
         ...
 
+    def kept(self, record: TrialRecord) -> TrialRecord:
+        """Record of a trial that ended just now, as the journal is to keep it."""
+        ...
+
     def tell(self, record: TrialRecord) -> None:
         """Take the record of a trial that ended, in this call or an earlier one."""
         ...
@@ -114,9 +121,15 @@ class AskedTrials:
         self._unable_keys = unable
         self._indexes = {trial.key: index for index, trial in enumerate(self._trials)}
         self._strategy = self._made()
+        self._watch = DriftWatch(
+            {trial.key: at for trial, at in zip(self._trials, self._numbers, strict=True)}
+        )
+        self._again: str | None = None
+        self._running: int | None = None
         self._budget = policy.budget or Budget()
         self._ended: set[str] = set()
         self._results: dict[str, tuple[Outcome, Results]] = {}
+        self._best: tuple[float, str] | None = None
         self._stopped, self._put_off = "", ""
         self._lock = threading.RLock()
 
@@ -176,6 +189,7 @@ class AskedTrials:
             figures=dict(stop.figures) if stop else {},
             doubt=self._doubt(),
             set_doubt=self._set_doubt(),
+            drift=self._watch.words,
         )
 
     def _set_doubt(self) -> SetDoubt | None:
@@ -240,12 +254,32 @@ class AskedTrials:
     def next(self) -> tuple[int, Trial] | None:
         """Number of the server configuration and trial to run now; `None` at the end.
 
-        It is the same until a record of it is told.
+        It is the same until a record of it is told. Now and then it is one that was measured
+        before (`drift`).
         """
         with self._lock:
-            self._stopped = self._stopped or self._limit_reached()
-            index = None if self._stopped else self._strategy.ask()
+            self._again = self._again or self._to_repeat(at_end=False)
+            index = None
+            if self._again is None:
+                self._stopped = self._stopped or self._limit_reached()
+                index = None if self._stopped else self._strategy.ask()
+                if index is None:
+                    self._again = self._to_repeat(at_end=True)
+            if self._again is not None:
+                index = self._indexes[self._again]
             return None if index is None else (self._numbers[index], self._trials[index])
+
+    def _to_repeat(self, *, at_end: bool) -> str | None:
+        """Key of the trial to measure again, by which drift of the machine is noticed."""
+        if self._study.simulated or not self._policy.drift_check or self._best is None:
+            return None
+        if self._put_off or self._budget.exceeded():
+            return None
+        key = self._watch.due(self._best[1], self._running, at_end=at_end)
+        left_s = self._budget.left_s()
+        if key is None or left_s is None or left_s > 2 * self._watch.start_and_load_s(key):
+            return key
+        return None
 
     def next_on(self, number: int) -> Trial | None:
         """Trial to run now, if it is one of this server configuration."""
@@ -257,8 +291,13 @@ class AskedTrials:
         return tuple(
             trial
             for trial, place in zip(self._trials, self._numbers, strict=True)
-            if place == number and trial.key not in self._ended
+            if place == number and (trial.key not in self._ended or self._may_repeat(trial))
         )
+
+    def _may_repeat(self, trial: Trial) -> bool:
+        """Whether a trial may come again on a server that would know its prompts."""
+        measured = self._policy.drift_check and not self._study.simulated
+        return measured and trial.workload.has_dataset
 
     def chosen(self) -> tuple[Trial, ...]:
         """Trials that have not ended and are to run, of a strategy that no outcome changes."""
@@ -272,6 +311,11 @@ class AskedTrials:
         """Whether a record is of a trial of this study."""
         return record.key in self._indexes or record.key in self._unable_keys
 
+    def kept(self, record: TrialRecord) -> TrialRecord:
+        """Record of a trial that ended just now; of a repeat the first one, with a note."""
+        with self._lock:
+            return self._watch.noted(record) if record.key == self._again else record
+
     def tell(self, record: TrialRecord) -> None:
         """Take the record of a trial that ended, in this call or an earlier one."""
         with self._lock:
@@ -280,10 +324,19 @@ class AskedTrials:
             if index is None:
                 return
             if not is_put_off(record):
+                self._running = self._numbers[index]
+                self._watch_for_drift(record)
+            if record.key == self._again:
+                self._again = None
+                return
+            if not is_put_off(record):
                 self._ended.add(record.key)
                 outcome = outcome_of_record(record, self._searched)
                 if outcome.counts and self._study.simulated:
                     self._results[record.key] = outcome, record.results
+                if outcome.counts:
+                    merit = outcome.objectives[0] if outcome.holds else -1 / outcome.objectives[0]
+                    self._best = max(self._best or (merit, record.key), (merit, record.key))
                 self._strategy.tell(index, outcome)
                 return
             assert record.failure is not None
@@ -292,6 +345,11 @@ class AskedTrials:
                 self._strategy.tell(index, Outcome(failed=True))
             else:
                 self._stopped = self._put_off
+
+    def _watch_for_drift(self, record: TrialRecord) -> None:
+        self._watch.tell(record)
+        if isinstance(self._strategy, Guided) and any(self._watch.sds):
+            self._strategy.drifted(np.array(self._watch.sds))
 
     def _limit_reached(self) -> str:
         """Limit that lets no further trial begin; empty while there is none."""

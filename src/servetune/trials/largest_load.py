@@ -396,6 +396,10 @@ class LargestLoads:
             for repeat in (0, 1)
         )
 
+    def kept(self, record: TrialRecord) -> TrialRecord:
+        """Record of a trial that ended just now, as the journal is to keep it."""
+        return record
+
     def tell(self, record: TrialRecord) -> None:
         """Take the record of a trial that ended, in this call or an earlier one."""
         with self._lock:

@@ -130,6 +130,7 @@ class ServerGroup:
         self._attempts = self._context.attempts or Attempts(launch.retries)
         self._budget = self._context.budget
         self._trials_on_server = 0
+        self._runs: dict[str, int] = {}  # loads of each trial on this server, by key
         self._ready_s = 0.0
         self._first_completion_s: float | None = None
         self._reference: tuple[Trial, Results, str] | None = None
@@ -270,7 +271,7 @@ class ServerGroup:
         server.wait_ready(patience_s, give_up=self._context.halt.is_set, then=first)
         if first.refusal is not None:
             self._say(f"note: {first.refusal}; the trials will show whether that matters")
-        self._trials_on_server = 0
+        self._trials_on_server, self._runs = 0, {}
         self._ready_s = time.monotonic() - begin_s
         self._first_completion_s = first.took_s
         startup = self._startup(server)
@@ -394,9 +395,7 @@ class ServerGroup:
         constraints = self._study.constraints
         return (*constraints, *self._study.acceptance.limits(constraints))
 
-    def _load(
-        self, trial: Trial, server: Server, judge: TrialJudge, *, salt: int = 0
-    ) -> tuple[LoadResult, str]:
+    def _load(self, trial: Trial, server: Server, judge: TrialJudge) -> tuple[LoadResult, str]:
         options = load_options(trial.client_args)
         target = msgspec.structs.replace(
             self._target(server, trial),
@@ -406,8 +405,11 @@ class ServerGroup:
             send_min_tokens=options.min_tokens,
         )
         # Prompts differ from trial to trial: a shared server must not find an earlier
-        # trial's prompts in its prefix cache. So do those of a trial that is tried again.
-        tried = self._attempts.count(trial.key)
+        # trial's prompts in its prefix cache. So do those of a trial that is tried again, or
+        # measured again.
+        tried, before = self._attempts.count(trial.key), self._runs.get(trial.key, 0)
+        self._runs[trial.key] = before + 1
+        salt = before * _REFERENCE_SALT
         seed = zlib.crc32(trial.key.encode()) ^ trial.workload.seed ^ (tried << 16) ^ salt
         prompts = prompts_for(trial, self._study, seed=seed)
         caches = forget_prefixes(
@@ -457,7 +459,7 @@ class ServerGroup:
         before = self._context.neighbours.await_any(_NEIGHBOUR_PATIENCE_S)
         judge = TrialJudge(trial.workload, budget=self._budget)
         with contextlib.suppress(LoadError):
-            loaded, _ = self._load(trial, server, judge, salt=_REFERENCE_SALT)
+            loaded, _ = self._load(trial, server, judge)
             if loaded.interrupted:
                 raise KeyboardInterrupt
             with_neighbours = self._results(trial, loaded, judge, server)

@@ -78,6 +78,8 @@ def finished_records(
 ) -> list[TrialRecord]:
     """Last records of the trials that need not run again, in the order in which they ended.
 
+    A trial that was run again for what it tells of drift has the place of its first run.
+
     Args:
         records: All lines of the journal.
         study: Terms of the study that is to be continued.
@@ -90,7 +92,8 @@ def finished_records(
         _require_same_study(record, study)
     last: dict[str, TrialRecord] = {}
     for record in records:
-        last.pop(record.key, None)
+        if "measured_again" not in record.results:
+            last.pop(record.key, None)
         last[record.key] = record
     return [
         record

@@ -18,6 +18,7 @@ class ExecutionPolicy(msgspec.Struct, frozen=True, kw_only=True):
         margin: Share of its worth by which a trial is better than another, for a guided search.
         confidence: Probability that the pick is within the margin at which such a search ends, or
             that a largest load is right.
+        drift_check: Whether a reference trial is measured again now and then (`drift`).
         max_trials: Trials to run, those of earlier calls among them; `None` for no limit.
         order: Order of a grid's trials; see `order.ordered`.
         seed: Seed of a random order, or of the strategy.
@@ -32,6 +33,7 @@ class ExecutionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     strategy: StrategyName = "grid"
     margin: float = 0.02
     confidence: float = 0.95
+    drift_check: bool = True
     max_trials: int | None = None
     order: Order = "grid"
     seed: int = 0

@@ -20,17 +20,8 @@ from servetune.servers.gpus import Card, DeviceMemory
 from servetune.servers.launchers import Placement
 from servetune.store import Results
 from servetune.trials.budget import Budget
+from servetune.trials.repeated import changes_between, changes_beyond_noise
 from servetune.trials.retry import Attempts
-
-#: Relative loss below which there is no note, however certain it is.
-WORTH_SAYING = 0.05
-
-#: (result, its name, whether more is better).
-_COMPARED = (
-    ("output_throughput", "output throughput", True),
-    ("mean_ttft_ms", "mean time to first token", False),
-    ("mean_tpot_ms", "mean time per output token", False),
-)
 
 
 class Neighbours:
@@ -83,24 +74,23 @@ def disturbance(
 ) -> JsonObject:
     """Difference that the neighbours made to a trial, for its record.
 
-    A figure counts as worse when the change is more than 5 % and the intervals of the two runs do
-    not overlap; where a run is too short for an interval, more than twice that.
+    A figure counts as worse when the change is beyond noise (`repeated`).
 
     Args:
         alone: Results of the trial with nothing beside it.
         with_neighbours: Results of the same trial again, beside its neighbours.
         neighbours: Servers under load when that began, and when it ended.
     """
-    changes, worse = {}, []
-    for field, name, more_is_better in _COMPARED:
-        before, after = alone.get(field), with_neighbours.get(field)
-        if not before or not after:
-            continue
-        change = after / before - 1
-        changes[field] = {"alone": before, "beside": after, "change": change}
-        loss = -change if more_is_better else change
-        if loss > WORTH_SAYING and _differs(field, alone, with_neighbours, loss):
-            worse.append(f"{name} {'-' if more_is_better else '+'}{loss:.0%}")
+    found = changes_between(alone, with_neighbours)
+    changes = {
+        field: {"alone": change.before, "beside": change.after, "change": change.relative}
+        for field, change in found.items()
+    }
+    worse = [
+        f"{change.name} {'-' if change.more_is_better else '+'}{change.loss:.0%}"
+        for change in changes_beyond_noise(alone, with_neighbours, found).values()
+        if change.loss > 0
+    ]
     between = f"{min(neighbours)} to {max(neighbours)} neighbours"
     if worse:
         words = f"NEIGHBOURS DISTURB: with {between} {', '.join(worse)} against alone"
@@ -115,15 +105,6 @@ def disturbance(
         "changes": changes,
         "words": words,
     }
-
-
-def _differs(field: str, alone: Results, with_neighbours: Results, loss: float) -> bool:
-    one, other = (
-        (results.get("intervals") or {}).get(field) for results in (alone, with_neighbours)
-    )
-    if not one or not other or None in one or None in other:
-        return loss > 2 * WORTH_SAYING
-    return bool(one[1] < other[0] or other[1] < one[0])
 
 
 class ServerContext(msgspec.Struct, kw_only=True):

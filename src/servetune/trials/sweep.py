@@ -120,8 +120,9 @@ def run_asked_trials(
     program = _program(study, launch)
 
     def done(record: TrialRecord) -> None:
-        ended(record)
-        asked.tell(record)
+        kept = asked.kept(record)
+        ended(kept)
+        asked.tell(kept)
 
     servers = _Servers(study, launch, program, policy, logs=logs, ended=done, say=say, asked=asked)
 

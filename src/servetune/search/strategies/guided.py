@@ -97,6 +97,7 @@ class Guided:
         self._starts, self._load_s = Starts(start_s, self._servers, checkpoints), load_s
         self._seed, self._margin, self._confidence = seed, margin, confidence
         self._measured: dict[int, Array] = {}
+        self._drift_sd: Array | None = None
         self._told: list[int] = []
         able: Mask = np.asarray(~np.isnan(forecast.quantities).any(axis=0))
         means, sds = Beliefs(forecast, {}).expected()
@@ -127,6 +128,18 @@ class Guided:
             self._able[index] = False
         self._forget()
 
+    def drifted(self, drift_sd: Array) -> None:
+        """Take it that the machine changes by as much between measurements.
+
+        Args:
+            drift_sd: Standard deviation of the logarithm of each time, shape (T,).
+        """
+        self._drift_sd = drift_sd
+        self._forget()
+
+    def _beliefs(self) -> Beliefs:
+        return Beliefs(self._forecast, self._usable(), self._drift_sd)
+
     def _forget(self) -> None:
         """Forget what was decided, as more is known."""
         self._answer = None
@@ -153,11 +166,11 @@ class Guided:
     @property
     def factors(self) -> tuple[Factor, ...]:
         """What the measurements say of the causes of all points' times."""
-        return Beliefs(self._forecast, self._usable()).factors()
+        return self._beliefs().factors()
 
     def expected(self) -> tuple[Array, Array]:
         """Mean and standard deviation of the logarithms of all quantities, shape (Q, N)."""
-        return Beliefs(self._forecast, self._usable()).expected()
+        return self._beliefs().expected()
 
     def _usable(self) -> dict[int, Array]:
         """Measured points that were predicted, too; the others teach nothing of predictions."""
@@ -170,7 +183,7 @@ class Guided:
         return self._answer
 
     def _decide(self, chosen: int | None = None) -> _Answer:
-        beliefs = Beliefs(self._forecast, self._usable())
+        beliefs = self._beliefs()
         means, sds = beliefs.expected()
         chances = self._chances(means, sds)
         open_ = self._open()

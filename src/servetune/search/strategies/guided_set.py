@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from servetune.search.beliefs import Array, Beliefs, sampled
+from servetune.search.beliefs import Array, sampled
 from servetune.search.pareto import pareto_front
 from servetune.search.strategies.guided import Guided, Mask
 from servetune.search.strategies.strategy import ALL_MEASURED, Stop
@@ -93,7 +93,7 @@ class GuidedSet(Guided):
         self._found = None
 
     def _front(self) -> SetDoubt:
-        beliefs = Beliefs(self._forecast, self._usable())
+        beliefs = self._beliefs()
         means, sds = beliefs.expected()
         open_ = self._open()
         members = self._members(means)
