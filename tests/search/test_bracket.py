@@ -2,6 +2,7 @@ import doctest
 import math
 import random
 
+import numpy as np
 import pytest
 
 from servetune.errors import InputError
@@ -162,3 +163,43 @@ def test_bounds_without_a_load_and_impossible_certainty_are_refused(wrong):
 
 def test_the_docstring_shows_a_search():
     assert doctest.testmod(bracket).failed == 0
+
+
+def test_possible_largest_loads_lie_in_the_gap_that_is_left_and_beyond_it_by_its_doubt():
+    even = (np.arange(1000) + 0.5) / 1000
+    sure, _ = found(Bracket(most=2000), lambda load: load / 23.5)
+    assert set(sure.drawn(even, whole=True)) == {23}
+    rate, _ = found(Bracket(least=0.1, whole=False), lambda load: load / 3.3)
+    drawn = rate.drawn(even, whole=False)
+    assert rate.held <= drawn.min() <= drawn.max() <= rate.failing
+    assert np.median(drawn) == pytest.approx(math.sqrt(rate.held * rate.failing), rel=1e-3)
+    noisy, _ = found(Bracket(most=2000), lambda load: load / 23.5, 0.1, random.Random(3))
+    outside = noisy.drawn(even, whole=False)
+    share = ((outside < noisy.held) | (outside >= noisy.failing)).mean()
+    assert 0 < share <= 1 - noisy.confidence + 0.002
+
+
+def test_a_load_that_was_not_exceeded_may_be_larger_only_while_the_search_goes_on():
+    even = (np.arange(100) + 0.5) / 100
+    search = Bracket(most=64)
+    for load in (16, 32):
+        search.tell(load, load / 100)
+    assert search.answer.drawn(even, whole=True).max() == 32
+    open_ = search.answer.drawn(even, whole=True, ended=False)
+    assert open_.min() >= 32
+    assert open_.max() == pytest.approx(63, abs=1)
+
+
+def test_possible_largest_loads_are_as_likely_as_they_are_said_to_be():
+    """Where the true one lies among draws is even: few are beyond nine tenths of them."""
+    rng, places = random.Random(11), []
+    even = (np.arange(400) + 0.5) / 400
+    for _ in range(150):
+        true = math.exp(rng.uniform(2, 5))
+        search = Bracket(most=4000, confidence=0.95)
+        answer, _ = found(search, lambda load, true=true: load / true, 0.06, rng)
+        drawn = answer.drawn(even, whole=False)
+        places.append((drawn < true).mean())
+    inside = np.mean([0.05 <= place <= 0.95 for place in places])
+    assert inside >= 0.88
+    assert 0.35 <= np.mean(places) <= 0.65

@@ -200,6 +200,58 @@ def test_the_words_name_limit_loads_confidence_knees_and_what_else_is_missed():
     assert "by curvature" in text
 
 
+def test_the_summary_says_how_sure_the_best_configuration_is():
+    search = searches()
+    told = run(search)
+    doubt = search.summary().doubt
+    best = search.found()[1]
+    (picked,) = (each for each in told if each.key == doubt.key)
+    assert picked.config.client_args["max_concurrency"] == best.answer.held
+    assert doubt.label == "tensor_parallel_size=2"
+    assert doubt.best > 0.99
+    assert doubt.holds["ttft<=100ms"] >= best.answer.confidence
+    assert "tensor_parallel_size=2 is within 2% of the best with" in str(search.summary())
+
+
+def test_configurations_that_bear_alike_are_not_told_apart(monkeypatch):
+    monkeypatch.setitem(BEARS, 1, 28.5)
+    monkeypatch.setitem(BEARS, 2, 29.5)
+    search = searches()
+    run(search)
+    doubt = search.summary().doubt
+    assert 0.3 < doubt.best < 0.9
+    assert [each.label for each in doubt.rivals] != [doubt.label]
+    assert doubt.best + sum(each.best for each in doubt.rivals) == pytest.approx(1, abs=0.02)
+
+
+def test_the_doubt_is_about_those_that_were_searched_and_a_simulation_has_none():
+    search = searches(max_trials=5)
+    told = run(search)
+    assert {each.config.server_args["tensor_parallel_size"] for each in told} == {1}
+    assert search.summary().doubt.among == "the 1 of 2 searched"
+    assert "within 2% of the best of the 1 of 2 searched with" in str(search.summary())
+    virtual = msgspec.structs.replace(STUDY, simulated=True)
+    search = searches(study=virtual)
+    run(search, study=virtual)
+    assert search.summary().doubt is None
+
+
+def test_the_best_is_the_best_within_the_margin_as_often_as_it_is_said_to_be(monkeypatch):
+    rng, said, right = random.Random(2), [], []
+    for _ in range(40):
+        bears = {size: math.exp(rng.uniform(3.0, 3.3)) for size in (1, 2)}
+        for size, users in bears.items():
+            monkeypatch.setitem(BEARS, size, users)
+        search = searches()
+        told = run(search, rng=rng)
+        doubt = search.summary().doubt
+        (picked,) = (each for each in told if each.key == doubt.key)
+        mine = math.floor(bears[picked.config.server_args["tensor_parallel_size"]])
+        said.append(doubt.best)
+        right.append(max(map(math.floor, bears.values())) <= mine * 1.02)
+    assert sum(right) >= sum(said) - 4
+
+
 def test_a_prediction_is_where_the_search_begins():
     limits = parse_constraints("tpot<=40ms")
     study = msgspec.structs.replace(

@@ -26,6 +26,8 @@ from statistics import NormalDist
 from typing import Literal
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from servetune.errors import InputError
 
@@ -58,6 +60,8 @@ class LargestLoad(msgspec.Struct, frozen=True, kw_only=True):
             than `failing`, for margins that grow with load; 0 where neither is known.
         run_count: Number of runs.
         contradictions: Loads that failed although a larger one held.
+        chances: Loads that were run, rising, with the probability of each to hold; as `confidence`
+            it is that of a judgement after each run, at least.
     """
 
     held: float | None
@@ -66,6 +70,28 @@ class LargestLoad(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float
     run_count: int
     contradictions: tuple[float, ...] = ()
+    chances: tuple[tuple[float, float], ...] = ()
+
+    def drawn(
+        self, uniforms: NDArray[np.float64], *, whole: bool, ended: bool = True
+    ) -> NDArray[np.float64]:
+        """Largest loads that the runs leave possible, one for each number from 0 to 1.
+
+        Between two loads that were run all are equally likely by their logarithm. Below the
+        smallest, one is half of it; above the largest, it is that one, or up to `GROWTH` times it
+        where the search has not ended.
+
+        Args:
+            uniforms: Numbers that are even between 0 and 1.
+            whole: Whether loads are whole numbers.
+            ended: Whether the search has its answer.
+        """
+        loads = np.array([load for load, _ in self.chances])
+        reached = np.minimum.accumulate([chance for _, chance in self.chances])
+        loads = np.concatenate([[loads[0] / 2], loads, [loads[-1] * (1.0 if ended else GROWTH)]])
+        reached = np.concatenate([[1.0], reached, [0.0]])
+        found = np.exp(np.interp(1 - uniforms, 1 - reached, np.log(loads)))
+        return np.asarray(np.floor(found + 1e-9) if whole else found)
 
 
 class Bracket:
@@ -169,7 +195,14 @@ class Bracket:
             confidence=max(0.0, 1 - error) if ends else 0.0,
             run_count=sum(map(len, self._runs.values())),
             contradictions=tuple(_contradictory(verdicts, failing_only=True)),
+            chances=tuple((load, self._chance(load)) for load in sorted(self._runs)),
         )
+
+    def _chance(self, load: float) -> float:
+        """Probability that a load holds."""
+        holds, error = self._decided(self._runs[load])
+        error = min(0.5, error)
+        return 1 - error if holds else error
 
     def _verdicts(self) -> dict[float, Verdict]:
         """Verdict on each load that was run, by load."""

@@ -80,6 +80,7 @@ class PickDoubt(msgspec.Struct, frozen=True, kw_only=True):
         surprise: Factor by which measurements lie further off the predictions than expected.
         left_out: Number of trials left out before the first measurement, by reason.
         causes: Findings of the measurements on the machine.
+        among: Configurations that it is the best of, where others were not searched; else empty.
     """
 
     key: str | None
@@ -95,6 +96,7 @@ class PickDoubt(msgspec.Struct, frozen=True, kw_only=True):
     surprise: float = 1.0
     left_out: Mapping[str, int] = {}
     causes: tuple[CauseFound, ...] = ()
+    among: str = ""
 
     def to_json(self) -> JsonObject:
         """Plain values for JSON."""
@@ -115,9 +117,8 @@ class PickDoubt(msgspec.Struct, frozen=True, kw_only=True):
         if self.key is None:
             return ""
         rests = " by predictions alone" if self.simulated else ""
-        return (
-            f"within {self.margin:.0%} of the best with a probability of {shown(self.best)}{rests}"
-        )
+        best = f"the best of {self.among}" if self.among else "the best"
+        return f"within {self.margin:.0%} of {best} with a probability of {shown(self.best)}{rests}"
 
     def lines(self) -> list[str]:
         """One line for each finding."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from servetune.errors import PlanError, UnknownName
 from servetune.metrics import Constraint, unmet, value_of
 from servetune.metrics.overload import STILL_FILLING
-from servetune.search import SearchSummary
+from servetune.search import PickDoubt, SearchSummary
 from servetune.search.bracket import (
     GROWTH,
     GUESS_GROWTH,
@@ -28,6 +28,7 @@ from servetune.search.strategies import Outcome as SearchOutcome
 from servetune.search.strategies import Point, strategy
 from servetune.store import TrialRecord
 from servetune.trials.budget import Budget
+from servetune.trials.doubt import FoundWorth, load_doubt
 from servetune.trials.found_load import FoundLoad, LoadKnob
 from servetune.trials.margins import (
     ASSUMED_SD,
@@ -246,6 +247,43 @@ class _Line:
             stopped=self.stopped,
         )
 
+    @property
+    def whole(self) -> bool:
+        """Whether loads are whole numbers."""
+        return self._knob.whole
+
+    def worth(self, *, ended: bool) -> FoundWorth | None:
+        """What the largest load is worth; `None` without a load that holds, or without a value.
+
+        Args:
+            ended: Whether no further load is to run.
+        """
+        answer, best = self._search().answer, self.best
+        if answer.held is None or best is None:
+            return None
+        outcome = outcome_of_record(best, self._study)
+        if not outcome.counts:
+            return None
+        others = tuple(each for each in self._study.constraints if each not in self._limits)
+        return FoundWorth(
+            key=best.key,
+            label=self.label,
+            answer=answer,
+            value=outcome.objectives[0],
+            elasticity=self._elasticity(answer.held, outcome.objectives[0]),
+            holds=not unmet(others, best.results),
+            ended=ended,
+        )
+
+    def _elasticity(self, held: float, value: float) -> float:
+        """Share by which the objective rises with a share of the load, from the next lower load."""
+        for load in sorted((load for load in self._records if load < held), reverse=True):
+            lower = outcome_of_record(self._records[load][0], self._study)
+            if lower.counts:
+                rise = math.log(value / lower.objectives[0]) / math.log(held / load)
+                return min(1.0, max(0.0, rise))
+        return 1.0
+
     def _levels(self, held: float | None) -> Iterator[LoadLevel]:
         """Measured loads with their mean latency and throughput over all runs.
 
@@ -359,6 +397,26 @@ class LargestLoads:
             trial_count=len(self._ended),
             total_count=len(self._ended),
             stopped=f"{words}; {known}" if words else known,
+            doubt=self._doubt(),
+        )
+
+    def _doubt(self) -> PickDoubt | None:
+        """Doubt about the best configuration at its largest load; `None` of a simulation, whose
+        runs have no noise, and of one configuration.
+        """
+        if self._study.simulated or len(self._lines) == 1:
+            return None
+        begun = [at for at, line in enumerate(self._lines) if line.begun]
+        worths = [self._lines[at].worth(ended=at in self._done) for at in begun]
+        limits = worsened_by_load(self._study.constraints)
+        all_begun = len(begun) == len(self._lines)
+        return load_doubt(
+            [each for each in worths if each is not None],
+            objective=objectives_of(self._study)[0].name,
+            limits="; ".join(limit.label for limit in limits),
+            whole=self._lines[0].whole,
+            margin=self._policy.margin,
+            among="" if all_begun else f"the {len(begun)} of {len(self._lines)} searched",
         )
 
     def found(self) -> tuple[FoundLoad, ...]:
