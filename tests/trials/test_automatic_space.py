@@ -14,7 +14,7 @@ from servetune.trials.automatic_space import automatic_space
 DENSE, EXPERTS = "Qwen/Qwen3-4B", "Qwen/Qwen3-30B-A3B"
 
 
-def chosen(given="", *, model=DENSE, name="vllm", gpu="L4", count=4):
+def chosen(given="", *, model=DENSE, name="vllm", gpu="L4", count=4, copies=True):
     found = engine(name)
     return automatic_space(
         parse_settings(given, types=found.argument_types()),
@@ -22,6 +22,7 @@ def chosen(given="", *, model=DENSE, name="vllm", gpu="L4", count=4):
         served_by=found,
         shape=load_shape(model, catalogue_first=True),
         node=node(gpu=gpu, count=count),
+        copies=copies,
     )
 
 
@@ -43,11 +44,18 @@ def test_layouts_use_every_gpu_and_copies_are_data_parallel():
     assert chosen().copies_left_out == 0
 
 
-def test_copies_of_experts_are_left_out_where_data_parallel_engines_share_them():
-    space = chosen(model=EXPERTS, gpu="H100", count=8)
-    layouts = values(space, "tensor_parallel_size", "data_parallel_size", "enable_expert_parallel")
-    assert layouts == {(1, 8, True), (2, 4, True), (4, 2, True), (8, 1, None)}
-    assert space.copies_left_out == 6
+def test_copies_of_experts_are_servers_of_their_own_where_engines_of_one_share_them():
+    place = {"model": EXPERTS, "gpu": "H100", "count": 8}
+    names = ("tensor_parallel_size", "data_parallel_size", "enable_expert_parallel")
+    one_server = {(1, 8, True), (2, 4, True), (4, 2, True), (8, 1, None)}
+    without = chosen(**place, copies=False)
+    assert values(without, *names) == one_server
+    assert without.copies_left_out == 6
+    space = chosen(**place)
+    assert space.copies_left_out == 0
+    found = values(space, *names, "replicas")
+    assert {layout[:3] for layout in found if layout[3] == 1} == one_server
+    assert {(1, 1, None, 8), (2, 1, None, 4), (4, 1, None, 2), (2, 2, True, 2)} <= found
     apart = chosen(model=EXPERTS, name="sglang", gpu="H100", count=8)
     assert (4, 2, None) in values(apart, "tp_size", "dp_size", "ep_size")
     assert apart.copies_left_out == 0
@@ -59,11 +67,12 @@ def test_each_server_is_one_plan_of_its_own_that_fills_the_machine(name, model):
     machine = node(gpu="L4", count=4)
     plans = []
     for settings in servers(chosen(model=model, name=name)):
-        checkpoint = settings.pop("model", model)
-        plans.append(plan_from_settings(name, checkpoint, settings))
-    assert len({engine(name).command(each, host="h", port=1) for each in plans}) == len(plans)
-    for plan in plans:
-        assert plan.device_count == 4
+        checkpoint, copies = settings.pop("model", model), settings.pop("replicas", None) or 1
+        plans.append((plan_from_settings(name, checkpoint, settings), copies))
+    commands = {(engine(name).command(each, host="h", port=1), n) for each, n in plans}
+    assert len(commands) == len(plans)
+    for plan, copies in plans:
+        assert copies * plan.device_count == 4
         check_parallel(plan, load_shape(model, catalogue_first=True), machine)
         engine(name).check(plan)
 

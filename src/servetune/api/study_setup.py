@@ -125,7 +125,8 @@ def study_setup(study: Study) -> StudySetup:
     )
     automatic = study.space == "auto"
     if automatic:
-        space = _with_automatic_axes(space, context, swept)
+        alone = study.servers.url is None and study.servers.port is None
+        space = _with_automatic_axes(space, context, swept, copies=alone and not in_cluster)
         _require_usable(space)
     context = msgspec.structs.replace(context, checkpoints=_checkpoints(space, study, shape))
     groups = list(trials_of(space, context))
@@ -134,6 +135,11 @@ def study_setup(study: Study) -> StudySetup:
             require_known_settings(swept, group[0].plan, allow_unknown=study.allow_unknown)
         _note_idle_settings(groups)
     require_one_that_fits(groups, context)
+    if in_cluster and any(group[0].plan.replicas > 1 for group in groups):
+        raise InputError(
+            "copies of a server are started on this machine, not on a cluster",
+            hint="leave replicas out, or --cluster",
+        )
     if automatic:
         groups = _that_fit(groups, context, drafts=swept.words.drafts)
     launch = _launch(study, node, shape)
@@ -216,7 +222,9 @@ def _require_usable(space: Space) -> None:
         )
 
 
-def _with_automatic_axes(space: Space, context: StudyContext, swept: Engine) -> Space:
+def _with_automatic_axes(
+    space: Space, context: StudyContext, swept: Engine, *, copies: bool
+) -> Space:
     """The space with the server settings that `--space auto` chooses, which are noted.
 
     Raises:
@@ -229,6 +237,7 @@ def _with_automatic_axes(space: Space, context: StudyContext, swept: Engine) -> 
         served_by=swept,
         shape=context.shape,
         node=context.node,
+        copies=copies,
     )
     note(f'note: --space auto is --server-args "{chosen.settings_text}"')
     if chosen.copies_left_out:

@@ -1,9 +1,10 @@
 """Space of server settings chosen from model, machine and engine alone (`tune --space auto`).
 
 Layouts are those of `perf.sweep`: every way to place the model on all devices that the engine has
-settings for. Copies are data-parallel engines of one server, which is what a study can start; where
-these would share their experts, layouts with copies are left out. Limits of a batch are the
-engine's own and every other one that a sweep by formula compares. What the user gave stays.
+settings for. Copies are data-parallel engines of one server; where these would share their experts,
+or the engine has none, they are servers of their own (`replicas`), or are left out where only one
+server can be started. Limits of a batch are the engine's own and every other one that a sweep by
+formula compares. What the user gave stays.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from servetune.models import NetworkShape, has_draft_layers, load_shape, quantiz
 from servetune.perf.sweep import BATCHED_TOKENS, SEQUENCES, has_experts, layouts, quantizations_of
 from servetune.plan.plan import Plan, Setting
 from servetune.search import Axis, setting_text
-from servetune.trials.trial import MODEL
+from servetune.trials.launch import one_copy
+from servetune.trials.trial import MODEL, REPLICAS
 
 #: Fields of a plan that say how it is placed on devices.
 _DEGREES = ("tensor_parallel", "pipeline_parallel", "data_parallel")
@@ -43,7 +45,8 @@ class AutomaticSpace(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         server: Axes that the user gave, then those chosen.
-        copies_left_out: Number of layouts left out because no one server holds their copies.
+        copies_left_out: Number of layouts left out because no one server holds their copies, and
+            there is to be one.
     """
 
     server: tuple[Axis, ...]
@@ -56,7 +59,13 @@ class AutomaticSpace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def automatic_space(
-    given: Sequence[Axis], *, model: str, served_by: Engine, shape: NetworkShape | None, node: Node
+    given: Sequence[Axis],
+    *,
+    model: str,
+    served_by: Engine,
+    shape: NetworkShape | None,
+    node: Node,
+    copies: bool = True,
 ) -> AutomaticSpace:
     """Space of server settings for a model on a machine.
 
@@ -66,6 +75,7 @@ def automatic_space(
         served_by: Engine of the servers.
         shape: Dimensions of the model; `None` where they are not known.
         node: Machine.
+        copies: Whether several servers may be started, each a copy.
 
     Raises:
         InputError: Nothing is known about the engine or the model, or no layout agrees with what
@@ -78,13 +88,23 @@ def automatic_space(
             + ("the model's dimensions" if shape is None else "an engine whose defaults are known"),
             hint=f"give --server-args instead; engines with known defaults are {known}",
         )
-    return _Choice(given, Plan(model=model, engine=served_by.name), shape, node).space()
+    plan = Plan(model=model, engine=served_by.name)
+    return _Choice(given, plan, shape, node, copies=copies).space()
 
 
 class _Choice:
     """Choice of the axes for one model and machine."""
 
-    def __init__(self, given: Sequence[Axis], plan: Plan, shape: NetworkShape, node: Node) -> None:
+    def __init__(
+        self,
+        given: Sequence[Axis],
+        plan: Plan,
+        shape: NetworkShape,
+        node: Node,
+        *,
+        copies: bool,
+    ) -> None:
+        self._copies = copies
         self._shape, self._node, self._engine = shape, node, engine(plan.engine)
         self._given = tuple(_with_own_names(axis, self._engine.words) for axis in given)
         fixed = {
@@ -92,7 +112,7 @@ class _Choice:
             for axis in self._given
             if len(axis.rows) == 1 and not axis.conditions
             for name, value in zip(axis.names, axis.rows[0], strict=True)
-            if self._engine.words.fields.get(name) not in _LAYOUT and name != MODEL
+            if self._engine.words.fields.get(name) not in _LAYOUT and name not in (MODEL, REPLICAS)
         }
         self._base = plan_from_settings(plan.engine, plan.model, fixed)
         self._default = resolved(
@@ -122,13 +142,13 @@ class _Choice:
         return len(axis.rows) > 1 and not given & set(axis.names)
 
     def _layouts(self) -> tuple[list[Plan], int]:
-        """Layouts with copies as data-parallel engines of one server, and how many have none."""
+        """Layouts, with copies in one server where it can have them, and how many are left out."""
         laid_out = list(layouts(self._base, self._shape, self._node))
         found = [one for plan in laid_out if (one := self._one_server(plan)) is not None]
         return list(dict.fromkeys(found)), len(laid_out) - len(found)
 
     def _one_server(self, plan: Plan) -> Plan | None:
-        """The layout as one server of the engine; `None` where its copies need several."""
+        """The layout as one server of the engine, or copies of one where these may be."""
         span_copies = self._engine.behaviour.experts_span_copies
         if plan.tensor_parallel == 1 and not span_copies:  # each device has all experts anyway
             plan = msgspec.structs.replace(plan, expert_parallel=False)
@@ -138,7 +158,9 @@ class _Choice:
         folded = msgspec.structs.replace(
             plan, replicas=1, data_parallel=plan.replicas * plan.data_parallel
         )
-        return None if shared or not self._has_settings(folded) else folded
+        if not shared and self._has_settings(folded):
+            return folded
+        return plan if self._copies and self._has_settings(plan) else None
 
     def _layout_axis(self, plans: Sequence[Plan]) -> tuple[Axis, tuple[Axis, ...]]:
         """Axis of the layouts that agree with the user's settings, and the user's other axes.
@@ -247,19 +269,23 @@ class _Choice:
         return _axis_of(differing, rows)
 
     def _spelled(self, plans: Sequence[Plan]) -> list[dict[str, Setting]]:
-        return [self._engine.plan_settings(plan) for plan in plans]
+        return [
+            self._engine.plan_settings(one_copy(plan))
+            | ({REPLICAS: plan.replicas} if plan.replicas > 1 else {})
+            for plan in plans
+        ]
 
     def _has_settings(self, plan: Plan) -> bool:
-        """Whether the engine has words for the plan."""
+        """Whether the engine has words for the plan, each copy of it."""
         try:
-            self._engine.plan_settings(plan)
+            self._engine.plan_settings(one_copy(plan))
         except PlanError:
             return False
         return True
 
     def _cell(self, row: Mapping[str, Setting], name: str) -> Setting:
         """Value of a setting of the layout, written out where silence means one."""
-        degree = self._engine.words.fields.get(name) in _DEGREES
+        degree = name == REPLICAS or self._engine.words.fields.get(name) in _DEGREES
         return row.get(name, 1 if degree else None)
 
 

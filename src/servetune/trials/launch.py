@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +15,7 @@ from servetune.json_value import JsonObject
 from servetune.models import NetworkShape
 from servetune.models.counting import weight_bytes
 from servetune.plan import Plan
-from servetune.servers import ExternalServer, ServerProcess, claimed_port
+from servetune.servers import ExternalServer, ServerCopies, ServerProcess, claimed_port
 from servetune.servers.launchers import (
     Container,
     Placement,
@@ -32,8 +32,9 @@ LEAST_READY_S = 600.0
 #: Reading speed of a disk whose files are not in memory; network storage is often no faster.
 COLD_BYTES_PER_S = 0.2 * GB
 
-#: Server that servetune started, with a process and a log, or one that was there already.
-Server = ServerProcess | ExternalServer
+#: Server that servetune started, with a process and a log, copies of one, or one that was there
+#: already.
+Server = ServerProcess | ServerCopies | ExternalServer
 
 
 class EngineProgram(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,17 +124,26 @@ def default_ready_timeout_s(shape: NetworkShape | None) -> float:
 
 
 @contextmanager
-def port_for(engine: Engine, launch: Launch) -> Iterator[int]:
-    """Port for one server, claimed for the duration of the context; 0 for an external server.
+def ports_for(engine: Engine, launch: Launch, count: int = 1) -> Iterator[tuple[int, ...]]:
+    """Ports for the copies of a server, claimed for the duration of the context.
+
+    An external server has 0.
 
     Raises:
         PortBusy: Another server of servetune has the port that was named.
     """
     if not engine.starts_servers:
-        yield 0
+        yield (0,)
         return
-    with claimed_port(launch.host, launch.port) as port:
-        yield port
+    with ExitStack() as stack:
+        yield tuple(
+            stack.enter_context(claimed_port(launch.host, launch.port)) for _ in range(count)
+        )
+
+
+def one_copy(plan: Plan) -> Plan:
+    """Plan of each copy of a server; no engine has a setting for their number."""
+    return plan if plan.replicas == 1 else msgspec.structs.replace(plan, replicas=1)
 
 
 def version_of(engine: Engine, launch: Launch, executable: tuple[str, ...]) -> str | None:
@@ -164,14 +174,14 @@ def server_command(
 
     Args:
         program: Engine and its release.
-        plan: Plan that is served.
+        plan: Plan that is served; of several copies the command starts one.
         launch: Options of starting servers.
         settings: Settings of the server, in the engine's words.
         port: Port that it listens at.
         placement: Devices and cores of the server.
         extra_environment: Variables that the trials need besides the engine's own.
     """
-    engine = program.engine
+    engine, plan = program.engine, one_copy(plan)
     if not engine.starts_servers:
         return ()
     if launch.server_cmd is None:
@@ -207,12 +217,21 @@ def server_command(
     )
 
 
-def written(command: tuple[str, ...], launch: Launch) -> str:
-    """Command of a server as a shell takes it, with the variables that the user gave."""
-    if not command or launch.container is not None or not launch.environment:
-        return shlex.join(command)
-    variables = (f"{name}={value}" for name, value in launch.environment.items())
-    return shlex.join(("env", *variables, *command))
+def written(command: tuple[str, ...], launch: Launch, copies: int = 1) -> str:
+    """Command of a server as a shell takes it, with the variables that the user gave.
+
+    A comment says of how many copies it starts one.
+    """
+    if command and launch.container is None and launch.environment:
+        command = (
+            "env",
+            *(f"{name}={value}" for name, value in launch.environment.items()),
+            *command,
+        )
+    text = shlex.join(command)
+    if not text or copies == 1:
+        return text
+    return f"{text}  # one of {copies} copies, each on devices and a port of its own"
 
 
 def free_path(path: Path) -> Path:

@@ -26,9 +26,9 @@ from servetune.loadgen import (
     run_load_blocking,
 )
 from servetune.metrics import Constraint
-from servetune.servers import ServerOptions, ServerProcess, launch_environment
+from servetune.servers import ServerCopies, ServerOptions, ServerProcess, launch_environment
 from servetune.servers.gpus import card_numbers
-from servetune.servers.launchers import guarded, removal
+from servetune.servers.launchers import Placement, guarded, removal
 from servetune.store import Failure, PredictionInterval, Results, TrialRecord, now_utc, provenance
 from servetune.trials.early import TrialJudge
 from servetune.trials.failures import death_soon, failure_of, load_failure, not_accepted, unanswered
@@ -38,7 +38,8 @@ from servetune.trials.launch import (
     Launch,
     Server,
     free_path,
-    port_for,
+    one_copy,
+    ports_for,
     server_command,
     written,
 )
@@ -184,16 +185,24 @@ class ServerGroup:
         """Run one server from start to stop; the failure that ended it before its trials did."""
         self._started_at = now_utc()
         try:
-            with port_for(self._engine, self._launch) as port:
-                server = self._server = self._server_on(port)
+            with ports_for(self._engine, self._launch, self._plan.replicas) as ports:
+                server = self._server = self._server_on(ports)
                 return self._serve(server)
         except PortBusy as error:
             return self._start_failed(Failure(kind="port_busy", reason=error.message))
         except PlanError as error:
             return self._start_failed(Failure(kind="settings", reason=error.message))
 
-    def _server_on(self, port: int) -> Server:
-        placement, extra = self._context.placement, self._extra_environment()
+    def _server_on(self, ports: tuple[int, ...]) -> Server:
+        """The server, of which each port has a copy."""
+        if not self._engine.starts_servers:
+            self._cmd = str(self._launch.url)
+            return external_server(self._engine, self._launch)
+        copies = [self._copy_on(port, number) for number, port in enumerate(ports)]
+        return copies[0] if len(copies) == 1 else ServerCopies(copies)
+
+    def _copy_on(self, port: int, number: int) -> ServerProcess:
+        placement, extra = self._placement_of(number), self._extra_environment()
         command = server_command(
             self._program,
             self._plan,
@@ -203,21 +212,23 @@ class ServerGroup:
             placement=placement,
             extra_environment=extra,
         )
-        self._cmd = written(command, self._launch) or str(self._launch.url)
-        if not self._engine.starts_servers:
-            return external_server(self._engine, self._launch)
+        if number == 0:
+            self._cmd = written(command, self._launch, self._plan.replicas)
         contained = self._launch.container is not None
         chosen = {**extra, **self._launch.environment, **placement.environment()}
+        log_path = self._log_path
+        if number:
+            log_path = log_path.with_stem(f"{log_path.stem}-copy{number + 1}")
         return ServerProcess(
             guarded(command, port) if contained else (*placement.words_before(), *command),
-            log_path=free_path(self._log_path),
+            log_path=free_path(log_path),
             port=port,
             host=self._launch.host,
             options=ServerOptions(
                 name=self._engine.name,
                 ready_path=self._launch.ready_path or self._engine.ready_path,
                 environment=launch_environment(
-                    self._engine, self._plan, {} if contained else chosen
+                    self._engine, one_copy(self._plan), {} if contained else chosen
                 ),
                 folder=self._launch.folder,
                 explain=self._engine.explain,
@@ -225,6 +236,16 @@ class ServerGroup:
                 removed_by=removal(port) if contained else (),
             ),
         )
+
+    def _placement_of(self, number: int) -> Placement:
+        """Devices and cores of a copy: equal blocks of the server's devices, one after another."""
+        placement, node = self._context.placement, self._study.node
+        if self._plan.replicas == 1 or node is None or node.device.architecture == "cpu":
+            return placement
+        each = one_copy(self._plan).device_count
+        devices = placement.devices or tuple(range(self._plan.device_count))
+        mine = devices[number * each : (number + 1) * each]
+        return msgspec.structs.replace(placement, devices=mine)
 
     def _extra_environment(self) -> Mapping[str, str]:
         possible = self._following.possible if self._following else ()
@@ -263,17 +284,24 @@ class ServerGroup:
         left_s = self._budget.left_s()
         patience_s = self._launch.ready_timeout_s
         patience_s = patience_s if left_s is None else min(patience_s, left_s)
-        first = FirstAnswer(
-            lambda: self._engine.first_completion(self._served_name(server, self._waiting[0])),
-            self._target(server),
-            timeout_s=patience_s,
-        )
-        server.wait_ready(patience_s, give_up=self._context.halt.is_set, then=first)
-        if first.refusal is not None:
-            self._say(f"note: {first.refusal}; the trials will show whether that matters")
+        answers = [
+            FirstAnswer(
+                lambda: self._engine.first_completion(self._served_name(server, self._waiting[0])),
+                target,
+                timeout_s=patience_s,
+            )
+            for target in self._targets(server)
+        ]
+        halted = self._context.halt.is_set
+        if isinstance(server, ServerCopies):
+            server.wait_ready(patience_s, give_up=halted, then=answers)
+        else:
+            server.wait_ready(patience_s, give_up=halted, then=answers[0])
+        for refusal in dict.fromkeys(each.refusal for each in answers if each.refusal):
+            self._say(f"note: {refusal}; the trials will show whether that matters")
         self._trials_on_server, self._runs = 0, {}
         self._ready_s = time.monotonic() - begin_s
-        self._first_completion_s = first.took_s
+        self._first_completion_s = max((each.took_s or 0.0) for each in answers) or None
         startup = self._startup(server)
         parts = times_in(startup)
         log = f"; log {server.log_path}" if server.log_path else ""
@@ -397,13 +425,17 @@ class ServerGroup:
 
     def _load(self, trial: Trial, server: Server, judge: TrialJudge) -> tuple[LoadResult, str]:
         options = load_options(trial.client_args)
-        target = msgspec.structs.replace(
-            self._target(server, trial),
-            model=self._served_name(server, trial),
-            stream=trial.workload.stream,
-            temperature=options.temperature,
-            send_min_tokens=options.min_tokens,
-        )
+        name = self._served_name(server, trial)
+        targets = [
+            msgspec.structs.replace(
+                target,
+                model=name,
+                stream=trial.workload.stream,
+                temperature=options.temperature,
+                send_min_tokens=options.min_tokens,
+            )
+            for target in self._targets(server, trial)
+        ]
         # Prompts differ from trial to trial: a shared server must not find an earlier
         # trial's prompts in its prefix cache. So do those of a trial that is tried again, or
         # measured again.
@@ -412,9 +444,10 @@ class ServerGroup:
         salt = before * _REFERENCE_SALT
         seed = zlib.crc32(trial.key.encode()) ^ trial.workload.seed ^ (tried << 16) ^ salt
         prompts = prompts_for(trial, self._study, seed=seed)
-        caches = forget_prefixes(
-            target, same_words=trial.workload.has_dataset, first=not self._trials_on_server
-        )
+        same_words, first = trial.workload.has_dataset, not self._trials_on_server
+        [caches, *_] = [
+            forget_prefixes(target, same_words=same_words, first=first) for target in targets
+        ]
         self._trials_on_server += 1
 
         def why_dead() -> str | None:
@@ -423,7 +456,7 @@ class ServerGroup:
 
         with self._context.neighbours.under_load():
             loaded = run_load_blocking(
-                target,
+                targets,
                 trial.workload,
                 prompts,
                 settings=LoadSettings(
@@ -480,6 +513,12 @@ class ServerGroup:
             user_headers=tuple(header_of(text) for text in options.header),
         )
 
+    def _targets(self, server: Server, trial: Trial | None = None) -> list[Target]:
+        """Every copy of the server, over which requests are spread in turn."""
+        target = self._target(server, trial)
+        copies = server.copies if isinstance(server, ServerCopies) else (server,)
+        return [msgspec.structs.replace(target, base_url=copy.url) for copy in copies]
+
     def _served_name(self, server: Server, trial: Trial) -> str:
         """Name by which the server knows the model."""
         given = trial.client_args.get("model") or self._engine.served_name(trial.plan)
@@ -525,7 +564,7 @@ class ServerGroup:
         return None if log is None else f"{log.parent.name}/{log.name}"
 
     def _startup(self, server: Server) -> JsonObject:
-        startup = startup_of(self._engine, self._plan, server.log_path)
+        startup = startup_of(self._engine, one_copy(self._plan), server.log_path)
         return {**startup, "first_completion_s": self._first_completion_s}
 
     def _fail(self, trial: Trial, failure: Failure, *, started_at: str = "") -> None:

@@ -10,7 +10,7 @@ from servetune.hardware import Node
 from servetune.servers import ExternalServer, require_free_port
 from servetune.servers.gpus import Card
 from servetune.servers.launchers import require_docker
-from servetune.trials.launch import Launch, version_of
+from servetune.trials.launch import Launch, one_copy, version_of
 from servetune.trials.trial import Trial
 
 
@@ -65,9 +65,11 @@ def require_server(
 
     Raises:
         EngineError: The engine, or Docker where it runs in a container, is not installed.
+        InputError: Copies of a server are to be started where only one can be.
         PlanError: The engine has no such setting, or it cannot have that value.
         PortBusy: Another process listens on the port that was named.
     """
+    _require_copies(engine, launch, groups)
     executable: tuple[str, ...] = ()
     own_command = launch.server_cmd is None
     if launch.container is not None and not dry_run:
@@ -84,7 +86,7 @@ def require_server(
     notes: dict[str, None] = {}
     if own_command:
         version = version_of(engine, launch, executable)
-        for plan in {group[0].plan: None for group in groups if group}:
+        for plan in {one_copy(group[0].plan): None for group in groups if group}:
             found = engine.check(
                 plan,
                 version=version,
@@ -95,6 +97,25 @@ def require_server(
     if launch.port is not None and engine.starts_servers and not dry_run:
         require_free_port(launch.host, launch.port)
     return () if dry_run else tuple(notes)
+
+
+def _require_copies(engine: Engine, launch: Launch, groups: Sequence[list[Trial]]) -> None:
+    """Refuse copies of a server that is not started, or whose port is named.
+
+    Raises:
+        InputError: They are asked for.
+    """
+    if all(group[0].plan.replicas == 1 for group in groups if group):
+        return
+    if not engine.starts_servers:
+        raise InputError(
+            "replicas starts copies of a server, and --engine external starts none",
+            hint="leave it out; bench spreads a load over several URLs",
+        )
+    if launch.port is not None:
+        raise InputError(
+            "copies of a server cannot all have one port", hint="leave --port or replicas out"
+        )
 
 
 def require_idle_gpus(visible: Sequence[Card], node: Node, groups: Sequence[list[Trial]]) -> None:

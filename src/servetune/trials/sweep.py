@@ -266,7 +266,8 @@ def _to_measure(
 ) -> list[Trial]:
     """Trials that need a server; the others get their records here."""
     engine, version = program.engine, program.version
-    cmd = written(shown_command(trials[0], launch, engine, version), launch) or str(launch.url)
+    shown = shown_command(trials[0], launch, engine, version)
+    cmd = written(shown, launch, trials[0].plan.replicas) or str(launch.url)
     words = engine.server_cmd_args(trials[0].settings, version)
     able = []
     for trial in trials:
@@ -299,7 +300,8 @@ def commands_of(
         version = version_of(engine, launch, _executable(engine, launch))
     for group in groups:
         words = shown_command(group[0], launch, engine, version)
-        yield written(words, launch) if words else f"# the server at {launch.url}"
+        copies = group[0].plan.replicas
+        yield written(words, launch, copies) if words else f"# the server at {launch.url}"
 
 
 def _executable(engine: Engine, launch: Launch) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from servetune.engines.translate import plan_from_settings
+from servetune.errors import PlanError
 from servetune.hardware import Node
 from servetune.json_value import JsonObject
 from servetune.metrics import Acceptance, Constraint
@@ -21,7 +22,7 @@ from servetune.workload.prepare import prepare
 from servetune.workload.prompts import Prompt
 from servetune.workload.workload import extra_members
 
-#: Name of the number of server copies in a journal; no engine has a setting for it.
+#: Setting of the number of server copies, over which the load is spread; no engine has it.
 REPLICAS = "replicas"
 #: Setting of the checkpoint that is served, where a study compares several of one network; the
 #: engine is given it as its model.
@@ -125,8 +126,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> JsonObject:
-        """Settings that the engine is given; its model is none of them."""
-        return {name: value for name, value in self.server_args.items() if name != MODEL}
+        """Settings that the engine is given; its model and the number of copies are none."""
+        return _of_the_engine(self.server_args)
 
 
 def trials_of(space: Space, study: StudyContext) -> Iterator[list[Trial]]:
@@ -158,9 +159,25 @@ def trials_of(space: Space, study: StudyContext) -> Iterator[list[Trial]]:
 
 
 def _plan_of(server_args: JsonObject, study: StudyContext) -> Plan:
-    """Plan of server settings, of which one may be the checkpoint."""
-    settings = {name: value for name, value in server_args.items() if name != MODEL}
-    return plan_from_settings(study.engine, server_args.get(MODEL) or study.model, settings)
+    """Plan of server settings, of which one may be the checkpoint, and one the copies.
+
+    Raises:
+        PlanError: A setting has no meaning.
+    """
+    settings = _of_the_engine(server_args)
+    plan = plan_from_settings(study.engine, server_args.get(MODEL) or study.model, settings)
+    copies = server_args.get(REPLICAS)
+    copies = 1 if copies is None else copies
+    if not isinstance(copies, int) or isinstance(copies, bool) or copies < 1:
+        raise PlanError(
+            f"replicas={copies} is no number of copies of a server", hint="such as replicas=[1,2]"
+        )
+    return plan if copies == 1 else msgspec.structs.replace(plan, replicas=copies)
+
+
+def _of_the_engine(server_args: JsonObject) -> JsonObject:
+    """Settings that an engine has."""
+    return {name: value for name, value in server_args.items() if name not in (MODEL, REPLICAS)}
 
 
 def trial_of(
