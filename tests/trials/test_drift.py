@@ -160,6 +160,15 @@ def test_an_interrupted_study_goes_on_with_the_same_decisions(strategy):
         assert resumed.summary() == whole_search.summary()
 
 
+def test_a_repeat_that_is_told_as_it_was_measured_is_one_all_the_same():
+    trials, machine, keys = asked(), Machine(slower=0.02), []
+    while (found := trials.next()) is not None:
+        keys.append(found[1].key)
+        trials.tell(machine.record(found[1]))
+    assert len(keys) == 16
+    assert "fell by 26%" in trials.summary().drift
+
+
 def test_a_repeat_that_fails_is_said_and_changes_nothing():
     trials, machine = asked(), Machine()
     journal = []

@@ -314,11 +314,14 @@ class AskedTrials:
     def kept(self, record: TrialRecord) -> TrialRecord:
         """Record of a trial that ended just now; of a repeat the first one, with a note."""
         with self._lock:
-            return self._watch.noted(record) if record.key == self._again else record
+            if record.key != self._again or "measured_again" in record.results:
+                return record
+            return self._watch.noted(record)
 
     def tell(self, record: TrialRecord) -> None:
         """Take the record of a trial that ended, in this call or an earlier one."""
         with self._lock:
+            record = self.kept(record)
             index = self._indexes.get(record.key)
             self._unable.pop(record.key, None)
             if index is None:
