@@ -39,6 +39,7 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "Measure or simulate many configurations.",
         ),
         "report": ("servetune.cli.report:report", "Write summary and dashboard of a journal."),
+        "ui": ("servetune.cli.ui:ui", "Serve pages that follow running trials."),
         "recommend": (
             "servetune.cli.recommend:recommend",
             "Recommend a configuration, with reasons.",
@@ -76,9 +77,10 @@ _ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "serve": "simulate --serve",
         "sweep": "tune",
         "view": "report",
-        "visualize": "report",
     }
 )
+#: Words of other tools that are commands here, too.
+_OTHER_NAMES: Mapping[str, str] = MappingProxyType({"visualize": "ui"})
 
 
 class Verbs(click.Group):
@@ -102,6 +104,7 @@ class Verbs(click.Group):
         Raises:
             UnknownName: There is no such verb.
         """
+        args = [_OTHER_NAMES.get(args[0], args[0]), *args[1:]]
         name = args[0]
         if name not in VERBS and not name.startswith("-"):
             ours = _ELSEWHERE.get(name)

@@ -21,6 +21,7 @@ from servetune.servers.launchers import Placement
 from servetune.store import Results
 from servetune.trials.budget import Budget
 from servetune.trials.retry import Attempts
+from servetune.trials.watch import RunWatch
 
 #: Relative loss below which there is no note, however certain it is.
 WORTH_SAYING = 0.05
@@ -136,6 +137,7 @@ class ServerContext(msgspec.Struct, kw_only=True):
         neighbours: Servers under load at the same time.
         memory: Memory of the machine's devices; `None` where nothing reports it.
         halt: Event that is set when the study shall end.
+        watch: Watch that is told what the trials do.
         senders: Machines that send the load; `None` for this one.
         check: Whether the first trial is measured again beside the neighbours.
         alone_done: Function called when the first trial has its result.
@@ -148,6 +150,7 @@ class ServerContext(msgspec.Struct, kw_only=True):
     neighbours: Neighbours = msgspec.field(default_factory=Neighbours)
     memory: DeviceMemory | None = None
     halt: threading.Event = msgspec.field(default_factory=threading.Event)
+    watch: RunWatch = msgspec.field(default_factory=RunWatch)
     senders: SenderSource | None = None
     check: bool = False
     alone_done: Callable[[], None] = lambda: None
