@@ -18,6 +18,7 @@ from servetune.option import Port, argument, option
 from servetune.report import dashboard_html, label_of, page_data, varying
 from servetune.report.dashboard import embedded
 from servetune.report.figures import header_of
+from servetune.report.quantities import QUANTITIES, shown
 from servetune.search import Goal
 from servetune.store import TrialRecord
 from servetune.ui import Library, RunRow, require_installed, serve
@@ -161,5 +162,8 @@ def _pick_text(trials: Trials) -> str | None:
     label = label_of(record, varying(trials.records))
     objective = Goal(objectives=trials.objectives).wanted[0]
     value = objective.value(record.results)
-    text = label if value is None else f"{label}: {objective.shown(value)}"
-    return text if choice.feasible else f"{text} (misses a constraint)"
+    quantity = QUANTITIES.get(objective.metric)
+    if value is not None:
+        with_unit = shown(value, quantity.unit) if quantity else objective.shown(value)
+        label = f"{label}: {with_unit}"
+    return label if choice.feasible else f"{label} (misses a constraint)"

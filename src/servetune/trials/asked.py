@@ -331,8 +331,13 @@ class AskedTrials:
 
     def _tell(self, index: int, outcome: Outcome) -> None:
         self._strategy.tell(index, outcome)
-        if self._meanwhile is not None and index not in self._later:
+        if self._meanwhile is None:
+            return
+        if index not in self._later:
             self._meanwhile.tell(index, outcome)
+        self._later.discard(index)  # it ended before it could be put off
+        if not self._later:
+            self._meanwhile = None
 
     def _limit_reached(self) -> str:
         """Limit that lets no further trial begin; empty while there is none."""

@@ -24,8 +24,8 @@ from servetune.secret import redacted_text
 from servetune.store import Artifacts, Order, RunningTrial, RunStatus, take_order, write_status
 from servetune.trials.trial import Trial
 
-#: Seconds between two states of the file.
-EVERY_S = 1.0
+#: Seconds between two states of the file, and between two looks for an order.
+EVERY_S, LOOK_S = 1.0, 0.25
 
 
 class RunWatch:
@@ -165,12 +165,15 @@ class RunWatch:
 
     def _turns(self) -> None:
         assert self._artifacts is not None
+        due_s = 0.0
         while not self._over.is_set():
             order = take_order(self._artifacts, self._run)
             if order is not None:
                 self._obey(order)
-            self._write(self.status())
-            self._over.wait(EVERY_S)
+            if order is not None or time.monotonic() >= due_s:
+                self._write(self.status())
+                due_s = time.monotonic() + EVERY_S
+            self._over.wait(LOOK_S)
 
     def _write(self, status: RunStatus) -> None:
         assert self._artifacts is not None

@@ -40,6 +40,8 @@ from servetune.ui.run import Run
 RUN_LOOK_S, INDEX_LOOK_S = 0.5, 2.0
 #: Seconds after which a silent stream says that it is still there.
 SIGN_OF_LIFE_S = 15.0
+#: Seconds after which a stream notices that the server is to end.
+_ENDING_LOOK_S = 0.1
 #: Bytes of an order.
 MOST_ORDER_BYTES = 4096
 
@@ -127,7 +129,7 @@ async def _index_events(request: Request) -> Response:
             elif sign := pulse.sign():
                 yield sign
             unread = b'"read":false' in rows
-            await asyncio.sleep(RUN_LOOK_S if unread else INDEX_LOOK_S)
+            await _rest(RUN_LOOK_S if unread else INDEX_LOOK_S, request.app.state.ending)
 
     return _stream(events())
 
@@ -174,7 +176,7 @@ async def _news_of(run: Run, have: str, ending: Callable[[], bool]) -> AsyncIter
                 if news is not None:
                     have, data = news
                     yield pulse.beat(_event("page", data, id=have))
-                await asyncio.sleep(RUN_LOOK_S)
+                await _rest(RUN_LOOK_S, ending)
             if sign := pulse.sign():
                 yield sign
     finally:
@@ -241,6 +243,14 @@ async def _body(request: Request) -> bytes | None:
 async def _run_of(request: Request) -> Run | None:
     library: Library = request.app.state.library
     return await run_in_threadpool(library.run, request.path_params["key"])
+
+
+async def _rest(seconds: float, ending: Callable[[], bool]) -> None:
+    """Wait, but not beyond the end of the server."""
+    for _ in range(round(seconds / _ENDING_LOOK_S)):
+        if ending():
+            return
+        await asyncio.sleep(_ENDING_LOOK_S)
 
 
 class _Pulse:

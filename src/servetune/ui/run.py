@@ -95,7 +95,8 @@ class Run:
         self._records = _Records(path, renderer.read)
         self._html = _Kept()
         self._data = _Kept()
-        self._row, self._row_stamp, self._next_row_s = RunRow(), "", 0.0
+        self._row, self._next_row_s = RunRow(), 0.0
+        self._row_stamp: str | None = None
         self._last: RunStatus | None = None
         self.used_s = 0.0
 
@@ -211,7 +212,7 @@ class Run:
     @property
     def row_is_known(self) -> bool:
         """Whether the facts for the index were read once."""
-        return bool(self._row_stamp)
+        return self._row_stamp is not None
 
 
 class _Records:

@@ -61,7 +61,8 @@ def serve(library: Library, *, port: int | None, started: Callable[[str, str], N
             lifespan="off",
             ws="none",
             server_header=False,
-            timeout_graceful_shutdown=1,
+            proxy_headers=False,
+            timeout_graceful_shutdown=5,
         )
         server = uvicorn.Server(config)
         app.state.ending = lambda: server.should_exit

@@ -3,8 +3,9 @@
 const byId = (id) => document.getElementById(id);
 let rows = [];
 
-function cell(text, kind) {
+function cell(head, text, kind) {
   const made = document.createElement('td');
+  made.dataset.head = head;
   made.textContent = text ?? '–';
   if (kind) made.className = kind;
   return made;
@@ -15,7 +16,8 @@ function when(unixS) {
 }
 
 function trials(facts) {
-  return facts.failed ? `${facts.trials} (${facts.failed} failed)` : `${facts.trials}`;
+  const count = facts.trials.toLocaleString('en');
+  return facts.failed ? `${count} (${facts.failed.toLocaleString('en')} failed)` : count;
 }
 
 function drawn(row) {
@@ -26,20 +28,21 @@ function drawn(row) {
   link.textContent = row.name;
   const first = document.createElement('td');
   first.append(link);
-  made.append(first, cell(row.standing, row.standing));
+  made.append(first, cell('Status', row.standing, row.standing));
   if (facts.problem) {
-    const problem = cell(facts.problem, 'interrupted');
+    const problem = cell('Problem', facts.problem, 'interrupted');
     problem.colSpan = 5;
     made.append(problem);
   } else if (!row.read) {
-    const reading = cell('is being read', 'quiet');
+    const reading = cell('Trials', 'being read', 'quiet');
     reading.colSpan = 5;
     made.append(reading);
   } else {
-    made.append(cell(facts.model), cell(facts.machine), cell(facts.engine),
-      cell(trials(facts), 'number'), cell(facts.pick));
+    made.append(cell('Model', facts.model), cell('Machine', facts.machine),
+      cell('Engine', facts.engine), cell('Trials', trials(facts), 'number'),
+      cell('Pick', facts.pick));
   }
-  made.append(cell(when(row.changed_unix_s), 'quiet'));
+  made.append(cell('Changed', when(row.changed_unix_s), 'quiet'));
   return made;
 }
 
