@@ -13,7 +13,7 @@ from servetune.cli.serve_simulated import Servable
 class Report(Servable):
     """A command that `--serve` turns into `ui`."""
 
-    text = "Pages over HTTP in place of the files; see ui --help."
+    text = "HTTP server of the pages, in place of the files; see ui --help."
 
     def served(self) -> click.Command:
         """The command `ui`."""

@@ -69,7 +69,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         run: Name of this start of the run, by chance.
         process: Process that writes it.
-        state: State: `running`, or `ended` where the run was interrupted.
+        state: State of the run: `running`, or `ended` where it was interrupted.
         verb: Verb of the run: `tune` or `bench`.
         model: Model as it was named.
         running: Trials that are running, the first begun first.

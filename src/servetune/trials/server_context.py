@@ -137,7 +137,7 @@ class ServerContext(msgspec.Struct, kw_only=True):
         neighbours: Servers under load at the same time.
         memory: Memory of the machine's devices; `None` where nothing reports it.
         halt: Event that is set when the study shall end.
-        watch: Watch that is told what the trials do.
+        watch: Observer that is told what the trials do.
         senders: Machines that send the load; `None` for this one.
         check: Whether the first trial is measured again beside the neighbours.
         alone_done: Function called when the first trial has its result.

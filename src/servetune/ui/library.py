@@ -28,7 +28,7 @@ class IndexRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         key: Name of the run in addresses.
         name: Path of the run below what was given.
-        standing: Whether it is running, ended or interrupted.
+        standing: State of the run: running, ended or interrupted.
         changed_unix_s: Time of its last change.
         read: Whether the facts were read already.
         facts: Facts by its trials.
