@@ -1,6 +1,7 @@
 """Pages over HTTP: who may read and order what, and an index of what is there."""
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -232,9 +233,10 @@ def test_no_path_leads_to_a_file(served, results, path):
     assert "root:" not in text
 
 
-def test_a_link_out_of_the_folder_is_not_followed(served, results):
+def test_links_out_of_the_folder_and_what_is_no_file_are_passed_over(served, results):
     (results / "out.jsonl").symlink_to(results.parent / "secret.jsonl")
     (results / "folder").symlink_to(results.parent)
+    os.mkfifo(results / "pipe.jsonl")
     assert list(served(results).rows()) == ["results/q.jsonl"]
 
 

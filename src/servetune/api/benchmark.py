@@ -200,8 +200,10 @@ def bench(
         return _bench_levels(request, levels, on_progress)
     if request.results.dry_run:
         return _bench_one(levels[0], on_progress, RunWatch())
-    with _watch(request, levels, []) as watch:
-        return _bench_one(levels[0], on_progress, watch)
+    done: list[BenchResult] = []
+    with _watch(request, levels, done) as watch:
+        done.append(_bench_one(levels[0], on_progress, watch))
+    return done[0]
 
 
 def _watch(request: Bench, levels: Sequence[Bench], done: Sequence[BenchResult]) -> RunWatch:

@@ -397,14 +397,14 @@ def run_study(
     try:
         with _sigterm_as_interrupt(), _watch(setup, policy, asked, count) as watch:
             _run(setup, done, policy, asked, count.ended, watch)
-            watch.interrupted = bool(_put_off_records(journal))
+            put_off = [record for record in latest(journal.records) if is_put_off(record)]
+            watch.interrupted = bool(put_off)
     except KeyboardInterrupt:
         progress(
             f"interrupted; {count.done} of {count.total} trials are safe in "
             f"{setup.artifacts.journal}\nhint: run the same command with --resume to go on"
         )
         return True
-    put_off = _put_off_records(journal)
     if put_off:
         assert put_off[0].failure is not None
         progress(
@@ -412,11 +412,6 @@ def run_study(
             "hint: run the same command with --resume to go on"
         )
     return False
-
-
-def _put_off_records(journal: Journal) -> list[TrialRecord]:
-    """Records of trials for which time or money ran out."""
-    return [record for record in latest(journal.records) if is_put_off(record)]
 
 
 def _watch(

@@ -134,13 +134,13 @@ class _Form(msgspec.Struct):
 
 
 def write_status(artifacts: Artifacts, status: RunStatus) -> None:
-    """Write the status in place of the last one; it need not outlast a power cut.
+    """Write the status, with the time, in place of the last one; it need not outlast a power cut.
 
     Raises:
         StoreError: It could not be written.
     """
-    text = msgspec.json.encode(status).decode()
-    write_text(artifacts.status, text, lasting=False)
+    stamped = msgspec.structs.replace(status, written_unix_s=time.time())
+    write_text(artifacts.status, msgspec.json.encode(stamped).decode(), lasting=False)
 
 
 def read_status(path: Path) -> RunStatus | None:

@@ -157,7 +157,6 @@ class RunWatch:
                 running=running,
                 elapsed_s=round(now_s - self._begin_s, 1),
                 note=self._note,
-                written_unix_s=time.time(),
             )
         )
 

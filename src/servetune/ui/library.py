@@ -136,8 +136,9 @@ def _found_in(source: Path) -> Iterator[tuple[Path, str]]:
         )
         for name in sorted(_journals(files)):
             path = Path(folder) / name
-            # A link may lead out of what was given.
-            if path.resolve().is_relative_to(root):
+            # A link may lead out of what was given, and a pipe would be waited for.
+            inside = path.resolve().is_relative_to(root)
+            if inside and (path.is_file() or not path.exists()):
                 yield path, f"{folder_name}/{path.relative_to(root)}"
 
 

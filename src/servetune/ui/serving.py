@@ -45,7 +45,7 @@ def serve(library: Library, *, port: int | None, started: Callable[[str, str], N
 
     from servetune.ui.app import pages_app
 
-    token = secrets.token_urlsafe(24)
+    token = secrets.token_hex(16)  # nothing that could be taken for a credential and left out
     try:
         listening = socket.create_server((HOST, port or 0))
     except OSError as error:
