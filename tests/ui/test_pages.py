@@ -45,8 +45,8 @@ def test_the_page_of_a_run_follows_it_and_may_connect_to_its_own_server_alone(se
     assert headers["x-content-type-options"] == "nosniff"
     assert not [name for name in headers if name.lower().startswith("access-control")]
     offline = (results / "q.html").read_text()
-    assert "connect-src" not in offline
-    assert "live" not in page_data(offline)
+    assert "connect-src 'self'" not in offline
+    assert page_data(offline).get("live") is None
 
 
 def test_a_single_file_is_the_whole_site(served, results):
@@ -122,6 +122,7 @@ def test_a_reader_that_has_the_page_is_sent_no_page(served, results):
             file.write(line.replace(b'"key":"', b'"key":"other') + b"\n")
         name, version, data = next(events)
         assert (name, len(data["trials"])) == ("page", 5)
+        assert data["live"]["events"] == events_path, "the page need not connect anew"
     with pages.events(events_path, **{"Last-Event-ID": version}) as events:
         assert next(events)[0] == "status"
         running(results)

@@ -16,7 +16,7 @@ from servetune.errors import StoreError
 from servetune.json_value import JsonObject
 from servetune.option import Port, argument, option
 from servetune.report import dashboard_html, label_of, page_data, varying
-from servetune.report.dashboard import embedded
+from servetune.report.dashboard import page_json
 from servetune.report.figures import header_of
 from servetune.report.quantities import QUANTITIES, shown
 from servetune.search import Goal
@@ -104,10 +104,10 @@ class Renderer:
         return dashboard_html(trials.records, trials.constraints, **self._rest(path, trials, live))
 
     def data(self, path: Path, records: Sequence[TrialRecord], live: JsonObject) -> str:
-        """The page's data as JSON, as they are embedded in the page."""
+        """The page's data as JSON."""
         trials = self._trials(path, records)
         rest = self._rest(path, trials, live)
-        return embedded(page_data(trials.records, trials.constraints, **rest))
+        return page_json(page_data(trials.records, trials.constraints, **rest)).decode()
 
     def row(self, records: Sequence[TrialRecord]) -> RunRow:
         """Facts for the index."""

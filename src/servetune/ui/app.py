@@ -150,11 +150,14 @@ async def _run_events(request: Request) -> Response:
     run = await _run_of(request)
     if run is None:
         return _no_run()
-    have = request.headers.get("last-event-id") or request.query_params.get("have", "")
-    return _stream(_news_of(run, have, request.app.state.ending))
+    begun = request.query_params.get("have", "")
+    have = request.headers.get("last-event-id") or begun
+    return _stream(_news_of(run, have, begun, request.app.state.ending))
 
 
-async def _news_of(run: Run, have: str, ending: Callable[[], bool]) -> AsyncIterator[bytes]:
+async def _news_of(
+    run: Run, have: str, begun: str, ending: Callable[[], bool]
+) -> AsyncIterator[bytes]:
     """Events of a run for one reader: its page where it has changed, and what it does.
 
     A page that takes long to draw keeps no status waiting, and a reader that is slow gets the last
@@ -169,7 +172,7 @@ async def _news_of(run: Run, have: str, ending: Callable[[], bool]) -> AsyncIter
                 told = status
                 yield pulse.beat(_event("status", status))
             if drawing is None:
-                drawing = asyncio.create_task(run_in_threadpool(run.news, have))
+                drawing = asyncio.create_task(run_in_threadpool(run.news, have, begun))
             await asyncio.wait([drawing], timeout=RUN_LOOK_S)
             if drawing.done():
                 news, drawing = _result_of(drawing), None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +28,9 @@ from servetune.store.live import Action
 #: Least time between two pages, and between two rows of the index, as multiples of the time that
 #: the last one took: a long journal that grows quickly is not read and drawn all the time.
 PAGE_REST, ROW_REST = 4.0, 20.0
+
+#: Version of a page.
+_VERSION = re.compile("[0-9a-f]{16}")
 
 Standing = Literal["running", "ended", "interrupted"]
 
@@ -65,7 +69,7 @@ class PageRenderer(Protocol):
         ...
 
     def data(self, path: Path, records: Sequence[TrialRecord], live: JsonObject) -> str:
-        """The page's data as JSON, as they are embedded in the page."""
+        """The page's data as JSON."""
         ...
 
     def row(self, records: Sequence[TrialRecord]) -> RunRow:
@@ -103,7 +107,7 @@ class Run:
     @property
     def live(self) -> JsonObject:
         """Addresses of the page's events and control."""
-        return {"events": f"/runs/{self.key}/events", "control": f"/runs/{self.key}/control"}
+        return {"events": _events(self.key), "control": f"/runs/{self.key}/control"}
 
     def html(self) -> str:
         """The whole page as the source is now.
@@ -115,13 +119,18 @@ class Run:
             self.used_s = time.monotonic()
             version, records = self._records.now()
             if version != self._html.version:
-                live = {**self.live, "events": f"{self.live['events']}?have={version}"}
+                live = {**self.live, "events": self._events_of(version)}
                 self._html.make(version, lambda: self._renderer.html(self.path, records, live))
             return self._html.text
 
-    def news(self, have: str) -> tuple[str, str] | None:
+    def news(self, have: str, begun: str) -> tuple[str, str] | None:
         """Version and data of the page; `None` where the reader has them, or drawing them now would
         be too often.
+
+        Args:
+            have: Version that the reader has now.
+            begun: Version with which its page was opened, which the address of its events has: the
+                page's addresses stay what they are.
 
         Raises:
             ServetuneError: None can be made of the source.
@@ -136,7 +145,16 @@ class Run:
                     return None
                 live = self.live
                 self._data.make(version, lambda: self._renderer.data(self.path, records, live))
-            return version, self._data.text
+            mine, its = (
+                msgspec.json.encode(each).decode()
+                for each in (_events(self.key), self._events_of(begun))
+            )
+            return version, self._data.text.replace(mine, its, 1)
+
+    def _events_of(self, version: str) -> str:
+        """Address of the events for a page that was opened with a version."""
+        events = _events(self.key)
+        return f"{events}?have={version}" if _VERSION.fullmatch(version) else events
 
     def forget(self) -> None:
         """Let go of the trials, which are read again when they are asked for."""
@@ -213,6 +231,11 @@ class Run:
     def row_is_known(self) -> bool:
         """Whether the facts for the index were read once."""
         return self._row_stamp is not None
+
+
+def _events(key: str) -> str:
+    """Address of the events of a run."""
+    return f"/runs/{key}/events"
 
 
 class _Records:

@@ -101,7 +101,7 @@ def dashboard_html(
             "static": static_html(
                 records, constraints, title=title, keys=keys, chosen=chosen, search=search
             ),
-            "data": embedded(data),
+            "data": _embedded(data),
             "script": script,
         },
     )
@@ -135,11 +135,14 @@ def timeline_in(page: str) -> JsonObject | None:
     return timeline if isinstance(timeline, dict) else None
 
 
-def embedded(data: object) -> str:
-    """JSON with `<`, `>` and `&` escaped, so that it cannot end its script element, and with
-    control characters that the page shows as text.
-    """
-    text = msgspec.json.encode(_visible(data)).decode()
+def page_json(data: object) -> bytes:
+    """Data of a page as JSON, with control characters that the page shows as text."""
+    return msgspec.json.encode(_visible(data))
+
+
+def _embedded(data: object) -> str:
+    """JSON with `<`, `>` and `&` escaped, so that it cannot end its script element."""
+    text = page_json(data).decode()
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
