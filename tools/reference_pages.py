@@ -125,13 +125,14 @@ def _cli() -> str:
 
 
 def _command_help(command: click.Command, parent: click.Context, name: str) -> Iterator[str]:
-    from servetune.cli.serve_simulated import Servable, serve_command
+    from servetune.cli.main import VERBS
+    from servetune.cli.serve_simulated import Servable
 
     context = click.Context(command, info_name=name, parent=parent, terminal_width=100)
     yield f"## {context.command_path}\n"
     yield f"```\n{command.get_help(context)}\n```\n"
-    if isinstance(command, Servable):
-        yield from _command_help(serve_command, parent, f"{name} --serve")
+    if isinstance(command, Servable) and command.served().name not in VERBS:
+        yield from _command_help(command.served(), parent, f"{name} --serve")
     if isinstance(command, click.Group):
         for sub in command.list_commands(context):
             below = command.get_command(context, sub)

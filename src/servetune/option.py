@@ -25,6 +25,7 @@ __all__ = [
     "NonNegative",
     "NonNegativeCount",
     "Option",
+    "Port",
     "Positive",
     "argument",
     "members",
@@ -33,6 +34,8 @@ __all__ = [
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 """A whole number from 1."""
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+"""A TCP port."""
 NonNegativeCount = Annotated[int, msgspec.Meta(ge=0)]
 """A whole number from 0."""
 Positive = Annotated[float, msgspec.Meta(gt=0)]

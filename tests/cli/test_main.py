@@ -161,7 +161,7 @@ def test_estimate_as_data_holds_what_the_text_says():
 @pytest.mark.parametrize(
     ("word", "hint"),
     [
-        ("visualize", "servetune report does that"),
+        ("view", "servetune report does that"),
         ("serve", "servetune simulate --serve does that"),
         ("estimat", "did you mean estimate"),
     ],
@@ -174,7 +174,8 @@ def test_a_command_of_another_tool_or_misspelt_is_answered_with_ours(called, wor
 
 
 def test_every_word_of_another_tool_leads_to_a_verb():
-    from servetune.cli.main import _ELSEWHERE, VERBS
+    from servetune.cli.main import _ELSEWHERE, _OTHER_NAMES, VERBS
 
-    assert all(ours.split()[0] in VERBS for ours in _ELSEWHERE.values())
-    assert not _ELSEWHERE.keys() & VERBS.keys()
+    others = [*_ELSEWHERE.values(), *(ours for ours, _ in _OTHER_NAMES.values())]
+    assert all(ours.split()[0] in VERBS for ours in others)
+    assert not (_ELSEWHERE.keys() | _OTHER_NAMES.keys()) & VERBS.keys()

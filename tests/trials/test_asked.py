@@ -161,3 +161,67 @@ def test_starts_are_learnt_from_records_and_a_continued_search_learns_the_same()
 
 def made_on(records):
     return [each.config.server_args["tensor_parallel_size"] for each in records]
+
+
+STRATEGIES = ["grid", "random", "guided", "tpe", "nsga2"]
+
+
+def needing_its_package(strategy):
+    if strategy in ("tpe", "nsga2"):
+        pytest.importorskip("optuna")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_trial_that_is_put_off_comes_last_and_each_runs_once(strategy):
+    needing_its_package(strategy)
+    trials = asked(strategy=strategy, confidence=0.999999, margin=1e-6)
+    first = trials.next()[1]
+    assert trials.put_off(first.key) == ""
+    done = run(trials)
+    assert len(set(done)) == len(done)
+    if strategy != "guided":  # which may be sure without it
+        assert sorted(done) == sorted(trial.key for trial in ALL)
+        assert done[-1] == first.key
+    assert done[0] != first.key
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_resumed_search_decides_as_one_whose_trials_were_put_off(strategy):
+    needing_its_package(strategy)
+    trials = asked(strategy=strategy, seed=2)
+    first = trials.next()[1]
+    trials.put_off(first.key)
+    second = trials.next()[1]
+    told = [record(second, rate=20.0), record(first, rate=30.0)]
+    resumed = asked(strategy=strategy, seed=2)
+    for one in told:
+        trials.tell(one)
+        resumed.tell(one)
+    assert trials.next() == resumed.next()
+    assert trials.summary() == resumed.summary()
+
+
+def test_the_last_trial_and_one_that_ended_are_not_put_off():
+    trials = asked()
+    for trial in ALL[:-1]:
+        trials.tell(record(trial))
+    assert trials.put_off(ALL[0].key) == "it has ended"
+    assert trials.put_off(ALL[-1].key) == "no other trial is to run before it"
+    assert trials.next()[1] == ALL[-1]
+
+
+def test_several_trials_are_put_off_and_run_in_their_order():
+    trials = asked()
+    for trial in ALL[:2]:
+        assert trials.next()[1] == trial
+        assert trials.put_off(trial.key) == ""
+    assert run(trials) == [trial.key for trial in (*ALL[2:], *ALL[:2])]
+
+
+def test_the_regret_so_far_is_that_of_a_guided_search_alone():
+    guided, grid = asked(strategy="guided"), asked()
+    for trials in (guided, grid):
+        assert trials.regret_fraction is None
+        trials.tell(record(ALL[0]))
+    assert grid.regret_fraction is None
+    assert guided.regret_fraction == guided.summary().doubt.regret

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     )
     from servetune.api.estimation import Estimate, estimate
     from servetune.api.layout_study import ComparedLayouts, StudyLayouts, study_layouts
+    from servetune.api.pages import Ui, serve_ui
     from servetune.api.request import Request, fields_of, schema
     from servetune.api.shared_options import Machine
     from servetune.api.simulated_comparison import SimulationComparison
@@ -138,6 +139,7 @@ __all__ = [
     "TablePrediction",
     "TrialDone",
     "Trials",
+    "Ui",
     "Update",
     "apply",
     "bench",
@@ -154,6 +156,7 @@ __all__ = [
     "render",
     "schema",
     "serve_simulation",
+    "serve_ui",
     "simulate",
     "stage",
     "status",
@@ -181,6 +184,7 @@ _NAMES: Mapping[str, str] = {
     "estimate_results": "Estimation MachineComparison Ranking TablePrediction",
     "estimation": "Estimate estimate",
     "layout_study": "ComparedLayouts StudyLayouts study_layouts",
+    "pages": "Ui serve_ui",
     "request": "Request fields_of schema",
     "shared_options": "Machine",
     "simulated_comparison": "SimulationComparison",

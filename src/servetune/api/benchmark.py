@@ -20,9 +20,11 @@ from servetune.loadgen import LoadResult, Progress, export_spans, otlp_endpoint
 from servetune.metrics import Constraint, parse_constraints, unmet
 from servetune.report.baseline import BaselineComparison
 from servetune.report.levels import knee, largest
+from servetune.secret import redacted_text
 from servetune.store import (
     Artifacts,
     Journal,
+    RunStatus,
     TrialRecord,
     has_parquet,
     write_record,
@@ -32,7 +34,7 @@ from servetune.store import (
     write_text,
 )
 from servetune.trials import Bench as PreparedLoad
-from servetune.trials import Benched
+from servetune.trials import Benched, RunWatch
 from servetune.trials import bench as send
 
 if TYPE_CHECKING:
@@ -196,7 +198,30 @@ def bench(
             require_free(request.results.out / level_name(each))
     if len(levels) > 1:
         return _bench_levels(request, levels, on_progress)
-    return _bench_one(levels[0], on_progress)
+    if request.results.dry_run:
+        return _bench_one(levels[0], on_progress, RunWatch())
+    done: list[BenchResult] = []
+    with _watch(request, levels, done) as watch:
+        done.append(_bench_one(levels[0], on_progress, watch))
+    return done[0]
+
+
+def _watch(request: Bench, levels: Sequence[Bench], done: Sequence[BenchResult]) -> RunWatch:
+    """Watch of the run; `done` has the levels that have ended."""
+
+    def overview(status: RunStatus) -> RunStatus:
+        model = redacted_text(request.server.model or "")
+        return msgspec.structs.replace(
+            status,
+            verb="bench",
+            model=model,
+            done=len(done),
+            of=len(levels),
+            refuses_put_off="a load test has no other trial to run first",
+        )
+
+    out = request.results.out
+    return RunWatch(None if out is None else Artifacts(out, STEM), overview=overview, say=progress)
 
 
 def _bench_levels(
@@ -205,19 +230,20 @@ def _bench_levels(
     """Each level after the other, with prompts that no level before had; kept as they end."""
     _require_levels(request)
     if request.results.dry_run:
-        return _bench_one(levels[0], on_progress)
+        return _bench_one(levels[0], on_progress, RunWatch())
     limits = parse_constraints(request.limits.constraints or "")
     seed = 1 + secrets.randbelow(2**31) if request.seed is None else request.seed
     done: list[BenchResult] = []
     try:
-        for place, each in enumerate(levels):
-            out = request.results.out and request.results.out / level_name(each)
-            files = msgspec.structs.replace(each.results, out=out)
-            asked = msgspec.structs.replace(each, seed=seed + place, results=files)
-            done.append(_bench_one(asked, on_progress))
-            _append_level(request, done[-1])
-            if done[-1].status == ExitStatus.INTERRUPTED:
-                break
+        with _watch(request, levels, done) as watch:
+            for place, each in enumerate(levels):
+                out = request.results.out and request.results.out / level_name(each)
+                files = msgspec.structs.replace(each.results, out=out)
+                asked = msgspec.structs.replace(each, seed=seed + place, results=files)
+                done.append(_bench_one(asked, on_progress, watch))
+                _append_level(request, done[-1])
+                if done[-1].status == ExitStatus.INTERRUPTED:
+                    break
     except BaseException:
         with suppress(StoreError):  # where there is no room, the first error says so
             _write_levels(request, done, limits)
@@ -231,6 +257,12 @@ def level_name(level: Bench) -> str:
     if level.load.rate is not None:
         return f"{level.load.rate:g}-per-s"
     return f"{level.load.concurrency}-users"
+
+
+def level_label(load: PreparedLoad) -> str:
+    """What sets this load apart from the other levels of a run: users, or requests per second."""
+    rate = load.client_args.get("request_rate")
+    return f"{rate:g} requests/s" if rate is not None else f"{load.workload.concurrency} users"
 
 
 def _require_levels(request: Bench) -> None:
@@ -278,7 +310,7 @@ def _write_levels(
         progress(f"wrote {path}")
 
 
-def _bench_one(request: Bench, on_progress: OnProgress | None) -> BenchResult:
+def _bench_one(request: Bench, on_progress: OnProgress | None, watch: RunWatch) -> BenchResult:
     """One level, compared with a trial where one is named."""
     baseline = None
     if request.baseline != Baseline():
@@ -291,7 +323,8 @@ def _bench_one(request: Bench, on_progress: OnProgress | None) -> BenchResult:
     if request.seed is None:
         request = msgspec.structs.replace(request, seed=1 + secrets.randbelow(2**31))
     prepared = prepared_load(request)
-    prepared, benched = _sent(request, prepared, on_progress)
+    prepared, benched = _sent(request, prepared, on_progress, watch)
+    watch.interrupted = benched.result.interrupted
     comparison = None
     if baseline is not None and benched.record.status == "ok":
         comparison, benched = compare(request, baseline, benched)
@@ -310,21 +343,25 @@ def _bench_one(request: Bench, on_progress: OnProgress | None) -> BenchResult:
 
 
 def _sent(
-    request: Bench, prepared: PreparedLoad, on_progress: OnProgress | None
+    request: Bench, prepared: PreparedLoad, on_progress: OnProgress | None, watch: RunWatch
 ) -> tuple[PreparedLoad, Benched]:
     """Load that was sent and its results, over chat where no route is given and is no other."""
 
     def run(load: PreparedLoad) -> Benched:
         out = request.results.out
         artifacts = None if out is None else Artifacts(out, STEM)
-        if on_progress is None:
-            return send(load, artifacts=artifacts)
-        on_progress(load, None)
-        return send(
-            load,
-            on_progress=lambda progress: on_progress(load, progress),
-            artifacts=artifacts,
-        )
+        if on_progress is not None:
+            on_progress(load, None)
+
+        def report(progress: Progress) -> None:
+            watch.progress("", progress)
+            if on_progress is not None:
+                on_progress(load, progress)
+
+        watch.stage("", level_label(load), "warm-up")
+        benched = send(load, on_progress=report, halt=watch.halt, artifacts=artifacts)
+        watch.stage("", level_label(load), "evaluating")
+        return benched
 
     try:
         return prepared, run(prepared)

@@ -26,13 +26,22 @@ from servetune.report import candidates_of, picks
 from servetune.search import OBJECTIVES, Objective, SearchSummary, recommend
 from servetune.secret import redacted, redacted_text
 from servetune.servers.launchers import Job, kubernetes_job, slurm_script
-from servetune.store import Artifacts, Journal, TrialRecord, latest
+from servetune.store import (
+    Artifacts,
+    BestSoFar,
+    Journal,
+    RunStatus,
+    TrialConfig,
+    TrialRecord,
+    latest,
+)
 from servetune.trials import (
     AskedTrials,
     ExecutionPolicy,
     FoundLoad,
     LargestLoads,
     LoadKnob,
+    RunWatch,
     Trial,
     TrialSearch,
     commands_of,
@@ -386,15 +395,16 @@ def run_study(
     if finished:
         progress(f"{len(done)} of {count.total} trials are in the journal already")
     try:
-        with _sigterm_as_interrupt():
-            _run(setup, done, policy, asked, count.ended)
+        with _sigterm_as_interrupt(), _watch(setup, policy, asked, count) as watch:
+            _run(setup, done, policy, asked, count.ended, watch)
+            put_off = [record for record in latest(journal.records) if is_put_off(record)]
+            watch.interrupted = bool(put_off)
     except KeyboardInterrupt:
         progress(
             f"interrupted; {count.done} of {count.total} trials are safe in "
             f"{setup.artifacts.journal}\nhint: run the same command with --resume to go on"
         )
         return True
-    put_off = [record for record in latest(journal.records) if is_put_off(record)]
     if put_off:
         assert put_off[0].failure is not None
         progress(
@@ -402,6 +412,41 @@ def run_study(
             "hint: run the same command with --resume to go on"
         )
     return False
+
+
+def _watch(
+    setup: StudySetup, policy: ExecutionPolicy, asked: TrialSearch, count: _ProgressCount
+) -> RunWatch:
+    """Watch of the study, whose status has what is known of it as a whole."""
+    refuses = ""
+    if setup.context.simulated:
+        refuses = "a simulated trial is computed in one go"
+    elif setup.request.clusters.cluster is not None:
+        refuses = "its server runs on another machine"
+    elif isinstance(asked, LargestLoads):
+        refuses = asked.put_off("")
+
+    def overview(status: RunStatus) -> RunStatus:
+        left_s = [count.left_s(), policy.budget.left_s() if policy.budget else None]
+        return msgspec.structs.replace(
+            status,
+            verb="tune",
+            model=redacted_text(setup.context.model),
+            done=count.done,
+            of=count.total,
+            best=count.best_so_far(),
+            regret_fraction=asked.regret_fraction,
+            time_left_s=min((each for each in left_s if each is not None), default=None),
+            refuses_put_off=refuses,
+        )
+
+    return RunWatch(
+        setup.artifacts,
+        overview=overview,
+        label_of=count.label_of,
+        put_off=lambda key: refuses or asked.put_off(key),
+        say=progress,
+    )
 
 
 def execution_policy(setup: StudySetup) -> ExecutionPolicy:
@@ -447,6 +492,7 @@ class _ProgressCount:
         if setup.knob is not None:
             self._swept |= {setup.knob.name, "seed"}
         self._best = self._better(*latest(journal.records))
+        self._ended_s = self._started_s
 
     @property
     def done(self) -> int:
@@ -460,6 +506,7 @@ class _ProgressCount:
 
     def ended(self, record: TrialRecord) -> None:
         self._journal.append(record)
+        self._ended_s = time.monotonic()
         if self._asked.has(record):
             self._done.add(record.key)
         self._best = self._better(*([self._best] if self._best else ()), record)
@@ -468,7 +515,7 @@ class _ProgressCount:
             done=self.done,
             total=self.total,
             best=self._best,
-            left_s=self._left_s(),
+            left_s=self.left_s(),
             swept=self._swept,
             objective=self._goal.wanted[0],
         )
@@ -493,11 +540,28 @@ class _ProgressCount:
                 "resume=True goes on",
             ) from error
 
-    def _left_s(self) -> float | None:
+    def left_s(self) -> float | None:
+        """Time to the end if the missing trials take as long as those so far."""
         ended = self.done - self._before
         if ended <= 0:
             return None
-        return (time.monotonic() - self._started_s) / ended * (self.total - self.done)
+        left_s = (self._ended_s - self._started_s) / ended * (self.total - self.done)
+        return max(0.0, left_s - (time.monotonic() - self._ended_s))
+
+    def best_so_far(self) -> BestSoFar | None:
+        """Best trial so far, as the status of the run has it."""
+        best, objective = self._best, self._goal.wanted[0]
+        if best is None:
+            return None
+        return BestSoFar(
+            label=redacted_text(_settings_text(best.config, self._swept)),
+            metric=objective.title,
+            value=objective.value(best.results),
+        )
+
+    def label_of(self, trial: Trial) -> str:
+        """Settings of a trial that differ in the study."""
+        return _settings_text(trial, self._swept)
 
     def _better(self, *records: TrialRecord) -> TrialRecord | None:
         goal = self._goal
@@ -540,6 +604,7 @@ def _run(
     policy: ExecutionPolicy,
     asked: TrialSearch,
     ended: Callable[[TrialRecord], None],
+    watch: RunWatch,
 ) -> None:
     address = setup.request.clusters.cluster
     logs = setup.artifacts.logs
@@ -554,6 +619,7 @@ def _run(
             ended=ended,
             say=progress,
             policy=policy,
+            watch=watch,
         )
         return
 
@@ -566,7 +632,14 @@ def _run(
     groups = _to_run_at_once(setup.groups, done, asked)
     if address is None:
         run_trials(
-            groups, setup.context, setup.launch, logs=logs, ended=told, say=progress, policy=policy
+            groups,
+            setup.context,
+            setup.launch,
+            logs=logs,
+            ended=told,
+            say=progress,
+            policy=policy,
+            watch=watch,
         )
         return
     run_trials_on_cluster(
@@ -578,6 +651,7 @@ def _run(
         ended=told,
         say=progress,
         policy=policy,
+        watch=watch,
     )
 
 
@@ -631,9 +705,9 @@ def _swept_names(trials: Sequence[Trial]) -> frozenset[str]:
     )
 
 
-def _settings_text(record: TrialRecord, swept: frozenset[str]) -> str:
+def _settings_text(trial: TrialConfig | Trial, swept: frozenset[str]) -> str:
     """Settings of a trial that differ in its study; all of them where none does."""
-    settings = {**record.config.server_args, **record.config.client_args}
+    settings = {**trial.server_args, **trial.client_args}
     return " ".join(
         f"{name}={value}" for name, value in settings.items() if name in swept or not swept
     )
@@ -641,7 +715,7 @@ def _settings_text(record: TrialRecord, swept: frozenset[str]) -> str:
 
 def _progress_line(event: TrialDone) -> str:
     record, results = event.record, event.record.results
-    settings = _settings_text(record, event.swept)
+    settings = _settings_text(record.config, event.swept)
     head = f"[{event.done}/{event.total}] {'simulated ' if record.simulated else ''}{settings}"
     again = results.get("measured_again")
     if again:
@@ -666,7 +740,8 @@ def _outlook(event: TrialDone) -> str:
     words = [f"about {format_seconds(event.left_s)} left"]
     best = event.best
     if best is not None:
-        words.append(f"best so far: {_settings_text(best, event.swept)} with {_best_text(event)}")
+        settings = _settings_text(best.config, event.swept)
+        words.append(f"best so far: {settings} with {_best_text(event)}")
     return f"\n  {'; '.join(words)}"
 
 

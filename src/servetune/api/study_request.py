@@ -41,6 +41,7 @@ from servetune.option import (
     Fraction,
     NonNegative,
     NonNegativeCount,
+    Port,
     Positive,
     members,
     option,
@@ -147,7 +148,6 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
 
 
-Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 """TCP port."""
 
 

@@ -237,14 +237,14 @@ def read_with_goal(
     records = records_of(paths)
     priced = rent.applied(records) if rent else tuple(records)
     found = _trials(priced, goal_options, source=paths[0])
-    return msgspec.structs.replace(found, search=_search_of(paths, goal_options, len(records)))
+    return msgspec.structs.replace(found, search=search_of(paths, goal_options, len(records)))
 
 
 #: Characters of a summary that are read for what it says beside its trials.
 _HEAD = 1 << 22
 
 
-def _search_of(
+def search_of(
     paths: Sequence[Path], goal_options: GoalOptions, record_count: int
 ) -> SearchSummary | None:
     """What the search of one journal or summary did, by the summary; `None` for another goal."""
@@ -392,7 +392,7 @@ def recommend(request: Recommend | str | Path | None = None, /, **options: objec
     request.limits.stated()
     light = read_records(source, Lightener(request.limits.goal))
     trials = _trials(request.rent.applied(light), request.limits)
-    search = _search_of([source], request.limits, len(light))
+    search = search_of([source], request.limits, len(light))
     pick = pick_from(msgspec.structs.replace(trials, search=search))
     if pick.record is None:
         return pick
@@ -491,7 +491,7 @@ def write_report(request: Report | str | Path | None = None, /, **options: objec
         trials.records,
         trials.constraints,
         compared=compared,
-        timeline=_timeline_beside(request.sources, trials),
+        timeline=timeline_beside(request.sources, trials),
         chosen=trials.picks(),
         search=trials.search,
     )
@@ -541,7 +541,7 @@ def _summary_of(sources: Sequence[Path]) -> Path:
     return first.with_suffix(".json") if len(sources) == 1 else first.with_name("report.json")
 
 
-def _timeline_beside(sources: Sequence[Path], trials: Trials) -> JsonObject | None:
+def timeline_beside(sources: Sequence[Path], trials: Trials) -> JsonObject | None:
     """Timeline of a single trial: that of its page, else made of its file of requests."""
     if len(sources) != 1 or len(trials) != 1 or is_report(sources[0]):
         return None

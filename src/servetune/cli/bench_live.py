@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from servetune.api.benchmark import level_label
 from servetune.cli.terminal import plain_stream
 from servetune.loadgen import Progress
 from servetune.trials import Bench as PreparedLoad
@@ -47,12 +48,6 @@ def _percentiles(values_s: Sequence[float]) -> str:
     return ", ".join(format_seconds(float(each)) for each in np.percentile(values_s, (50, 99)))
 
 
-def level_of(load: PreparedLoad) -> str:
-    """What sets this load apart from the other levels of a run: users, or requests per second."""
-    rate = load.client_args.get("request_rate")
-    return f"{rate:g} requests/s" if rate is not None else f"{load.workload.concurrency} users"
-
-
 class Live:
     """Table of the run's progress on the terminal; nothing where there is no terminal."""
 
@@ -89,7 +84,7 @@ class Live:
         self._level += progress is None
         head = ""
         if self._levels > 1:
-            head = f"level {self._level} of {self._levels}: {level_of(load)}"
+            head = f"level {self._level} of {self._levels}: {level_label(load)}"
         if progress is None:
             self._display.update(f"{head}  warming up".strip(), refresh=True)
             return

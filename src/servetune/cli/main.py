@@ -39,6 +39,7 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "Measure or simulate many configurations.",
         ),
         "report": ("servetune.cli.report:report", "Write summary and dashboard of a journal."),
+        "ui": ("servetune.cli.ui:ui", "Serve pages that follow running trials."),
         "recommend": (
             "servetune.cli.recommend:recommend",
             "Recommend a configuration, with reasons.",
@@ -76,9 +77,10 @@ _ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "serve": "simulate --serve",
         "sweep": "tune",
         "view": "report",
-        "visualize": "report",
     }
 )
+#: Words of other tools that are commands here, too, with their option for what is an argument here.
+_OTHER_NAMES: Mapping[str, tuple[str, str]] = MappingProxyType({"visualize": ("ui", "--data-file")})
 
 
 class Verbs(click.Group):
@@ -102,11 +104,15 @@ class Verbs(click.Group):
         Raises:
             UnknownName: There is no such verb.
         """
+        if args[0] in _OTHER_NAMES:
+            ours, option = _OTHER_NAMES[args[0]]
+            rest = (word.removeprefix(f"{option}=") for word in args[1:] if word != option)
+            args = [ours, *rest]
         name = args[0]
         if name not in VERBS and not name.startswith("-"):
-            ours = _ELSEWHERE.get(name)
+            other = _ELSEWHERE.get(name)
             raise UnknownName(
-                "command", name, VERBS, hint=f"servetune {ours} does that" if ours else ""
+                "command", name, VERBS, hint=f"servetune {other} does that" if other else ""
             )
         return super().resolve_command(ctx, args)
 

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import click
+
 from servetune import api
 from servetune.cli.derive import verb
 from servetune.cli.outcome import print_outcome
+from servetune.cli.serve_simulated import Servable
 
 
-@verb(api.Report)
+class Report(Servable):
+    """A command that `--serve` turns into `ui`."""
+
+    text = "HTTP server of the pages, in place of the files; see ui --help."
+
+    def served(self) -> click.Command:
+        """The command `ui`."""
+        from servetune.cli.ui import ui
+
+        return ui
+
+
+@verb(api.Report, command=Report)
 def report(request: api.Report) -> int:
     """Make summary and dashboard from journals (.jsonl), summaries, records (.json) or folders.
 

@@ -47,7 +47,13 @@ def serve_command(request: api.SimulationServer) -> int:
 
 
 class Servable(DerivedCommand):
-    """A command that `--serve` turns into `serve_command`, whatever else its own words are."""
+    """A command that `--serve` turns into another, whatever else its own words are.
+
+    Attributes:
+        text: Help of `--serve`.
+    """
+
+    text = "HTTP server that answers as the engine would; see simulate --serve --help."
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -56,7 +62,7 @@ class Servable(DerivedCommand):
                 ["--serve"],
                 is_flag=True,
                 expose_value=False,
-                help="HTTP server that answers as the engine would; see simulate --serve --help.",
+                help=self.text,
             )
         )
 
@@ -67,11 +73,15 @@ class Servable(DerivedCommand):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        """The context of this command, or of the server's where `--serve` is among the words."""
+        """The context of this command, or of the other where `--serve` is among the words."""
         if "--serve" not in args:
             return super().make_context(info_name, args, parent, **extra)
         left = [word for word in args if word != "--serve"]
-        return serve_command.make_context(f"{info_name} --serve", left, parent, **extra)
+        return self.served().make_context(f"{info_name} --serve", left, parent, **extra)
+
+    def served(self) -> click.Command:
+        """The command that `--serve` turns this one into."""
+        return serve_command
 
 
 if __name__ == "__main__":

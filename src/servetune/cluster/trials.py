@@ -34,6 +34,7 @@ from servetune.trials.retry import LOAD_NODE_LOST, Attempts
 from servetune.trials.server_context import ServerContext
 from servetune.trials.sweep import engine_of, problem_of, shown_command
 from servetune.trials.trial import StudyContext, Trial
+from servetune.trials.watch import RunWatch
 
 MAX_LOSSES = 3
 """Lost nodes after which a trial is not run again: it may be the cause."""
@@ -191,6 +192,7 @@ def run_trials_on_cluster(
     ended: Callable[[TrialRecord], None],
     say: Callable[[str], None],
     policy: ExecutionPolicy | None = None,
+    watch: RunWatch | None = None,
 ) -> None:
     """Run trials, as many servers at once as the cluster has room for.
 
@@ -206,12 +208,14 @@ def run_trials_on_cluster(
         ended: Gets each record as it comes, in this thread.
         say: Takes lines of progress.
         policy: Order and budget; its other fields are about one machine.
+        watch: Watch whose order to stop is obeyed.
 
     Raises:
         KeyboardInterrupt: The user stopped it; the servers are stopped by then.
     """
     events = TrialEvents(ended=ended, say=say)
-    _Scheduler(study, launch, logs, events, policy or ExecutionPolicy(), address).run(groups)
+    scheduler = _Scheduler(study, launch, logs, events, policy or ExecutionPolicy(), address)
+    scheduler.run(groups, watch or RunWatch())
 
 
 class _Job:
@@ -260,7 +264,7 @@ class _Scheduler:
         self._policy, self._budget = policy, policy.budget or Budget()
         self._attempts: dict[int, Attempts] = {}
 
-    def run(self, groups: Sequence[list[Trial]]) -> None:
+    def run(self, groups: Sequence[list[Trial]], watch: RunWatch) -> None:
         """Run until every trial has a record."""
         nodes = cluster_nodes(self._ray)
         for place, trials in ordered(groups, self._policy.order, self._policy.seed):
@@ -270,6 +274,7 @@ class _Scheduler:
                 self._waiting.append(_Job(place + 1, able, request))
         try:
             while self._waiting or self._jobs:
+                watch.raise_if_halted()
                 exceeded = self._budget.exceeded()
                 if exceeded is not None:
                     self._put_off(exceeded)

@@ -54,6 +54,7 @@ def page_data(
     timeline: JsonObject | None = None,
     chosen: Mapping[str, Recommendation] | None = None,
     search: SearchSummary | None = None,
+    live: JsonObject | None = None,
 ) -> JsonObject:
     """Data of the whole page.
 
@@ -65,6 +66,7 @@ def page_data(
         timeline: Request timeline of a single trial, from `timeline_of`.
         chosen: Picks of the run, where they have been made.
         search: What the search of the run did, where there was one.
+        live: Addresses of a page that is served and follows its run: `events` and `control`.
     """
     names = varying(records)
     load = load_setting_of(records)
@@ -111,7 +113,7 @@ def page_data(
         "pairs": pairs,
         "timeline": timeline,
         "references": [_reference(record) for record in comparison or () if record.status == "ok"],
-    }
+    } | ({"live": live} if live else {})
 
 
 def _those_that_fit(

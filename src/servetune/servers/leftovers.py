@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from servetune.processes import begun
 from servetune.secret import beginning
 from servetune.servers import watchdog
 from servetune.servers.ports import listening_ports
@@ -49,13 +50,13 @@ class Leftover(msgspec.Struct, frozen=True, kw_only=True):
 def marks_of(log_path: Path) -> dict[str, str]:
     """Marks in a server's environment: the process that started it, and when."""
     pid = os.getpid()
-    return {OWNER_MARK: f"{pid}:{_begun(pid)}", LOG_MARK: str(log_path.absolute())}
+    return {OWNER_MARK: f"{pid}:{begun(pid)}", LOG_MARK: str(log_path.absolute())}
 
 
 def owner_lives(mark: str) -> bool | None:
     """Whether the servetune of an owner's mark runs; `None` where the mark names none."""
-    pid, _, begun = mark.partition(":")
-    return _begun(int(pid)) == begun if pid.isdigit() else None
+    pid, _, ticks = mark.partition(":")
+    return begun(int(pid)) == ticks if pid.isdigit() else None
 
 
 def marked_processes(log_path: Path) -> set[int]:
@@ -105,18 +106,6 @@ def _environment(entry: Path) -> Mapping[str, str]:
         return {}
     words = (word.partition(b"=") for word in raw.split(b"\0"))
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in words}
-
-
-def _begun(pid: int) -> str:
-    """Start of a process in the kernel's ticks, as process numbers are used again.
-
-    Empty where it is not there or only waits to be reaped.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in ("Z", "X") else fields[19]
 
 
 def _command(entry: Path) -> str:

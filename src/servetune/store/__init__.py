@@ -7,8 +7,19 @@ from servetune.store.artifacts import (
     write_pieces,
     write_text,
 )
+from servetune.store.following import JournalFollower
 from servetune.store.inference_perf import is_report, read_report
 from servetune.store.journal import Journal, journal_records, latest, read_journal, write_record
+from servetune.store.live import (
+    BestSoFar,
+    Order,
+    RunningTrial,
+    RunStatus,
+    read_status,
+    take_order,
+    write_order,
+    write_status,
+)
 from servetune.store.requests import (
     RequestLog,
     has_parquet,
@@ -34,12 +45,17 @@ from servetune.store.schema import (
 __all__ = [
     "SCHEMA",
     "Artifacts",
+    "BestSoFar",
     "Failure",
     "Journal",
+    "JournalFollower",
     "Metadata",
+    "Order",
     "PredictionInterval",
     "RequestLog",
     "Results",
+    "RunStatus",
+    "RunningTrial",
     "TrialConfig",
     "TrialRecord",
     "has_parquet",
@@ -52,13 +68,17 @@ __all__ = [
     "read_json",
     "read_report",
     "read_requests",
+    "read_status",
     "record_from_json",
     "require_regular",
+    "take_order",
     "trial_key",
+    "write_order",
     "write_pieces",
     "write_record",
     "write_requests",
     "write_requests_csv",
     "write_requests_parquet",
+    "write_status",
     "write_text",
 ]

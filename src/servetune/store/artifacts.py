@@ -66,6 +66,16 @@ class Artifacts(msgspec.Struct, frozen=True):
         return self.folder / f"{self.stem}.requests.jsonl"
 
     @property
+    def status(self) -> Path:
+        """Status of the run in progress."""
+        return self.folder / f"{self.stem}.status.json"
+
+    @property
+    def order(self) -> Path:
+        """Order to the run in progress."""
+        return self.folder / f"{self.stem}.order.json"
+
+    @property
     def logs(self) -> Path:
         """Folder of the servers' logs."""
         return self.folder / f"{self.stem}.logs"
@@ -104,17 +114,22 @@ def require_regular(path: Path) -> None:
 _ELSEWHERE = "choose another place"
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, lasting: bool = True) -> None:
     """Write `text` to `path`; a reader sees the old file or the new one, never a part.
+
+    Args:
+        path: Path of the file.
+        text: Its whole text.
+        lasting: Whether it is on disk when this returns, which takes the disk's time.
 
     Raises:
         StoreError: It could not be written; an older file is unchanged.
     """
-    write_pieces(path, (text,))
+    write_pieces(path, (text,), lasting=lasting)
 
 
-def write_pieces(path: Path, pieces: Iterable[str]) -> None:
-    """Write a text that is too long to be held at once, whole or not at all.
+def write_pieces(path: Path, pieces: Iterable[str], *, lasting: bool = True) -> None:
+    """Write a text that is too long to be held at once, whole or not at all; see `write_text`.
 
     Raises:
         StoreError: It could not be written; an older file is unchanged.
@@ -130,7 +145,8 @@ def write_pieces(path: Path, pieces: Iterable[str]) -> None:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.writelines(pieces)
             file.flush()
-            os.fsync(file.fileno())
+            if lasting:
+                os.fsync(file.fileno())
         scratch.chmod(0o644)
         scratch.replace(path)
     except OSError as error:

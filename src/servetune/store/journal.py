@@ -49,7 +49,7 @@ def journal_records(path: Path, *, containing: bytes = b"") -> Iterator[TrialRec
                 if containing not in line or not line.strip():
                     continue
                 if line.endswith(b"\n") or _decoded(line) is not None:  # not the rest of a kill
-                    yield _record(line, path, number, clean)
+                    yield parsed_line(line, path, number, clean)
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from None
 
@@ -152,7 +152,7 @@ class Journal:
             ) from None
 
     def _recover(self) -> list[TrialRecord]:
-        whole, torn = _whole_lines(self.path.read_bytes())
+        whole, torn = whole_lines(self.path.read_bytes())
         records = _parsed(whole, self.path)
         if torn:
             os.ftruncate(self._file.fileno(), len(whole))
@@ -162,7 +162,7 @@ class Journal:
         return records
 
 
-def _whole_lines(raw: bytes) -> tuple[bytes, bytes]:
+def whole_lines(raw: bytes) -> tuple[bytes, bytes]:
     """Text up to the last line end, and the rest that a kill may have left behind it.
 
     Journals of other tools may end without a line end: a last line that reads as JSON counts as
@@ -177,10 +177,17 @@ def _whole_lines(raw: bytes) -> tuple[bytes, bytes]:
 
 def _parsed(raw: bytes, path: Path) -> list[TrialRecord]:
     clean, lines = redactor(), enumerate(raw.split(b"\n"), start=1)
-    return [_record(line, path, number, clean) for number, line in lines if line.strip()]
+    return [parsed_line(line, path, number, clean) for number, line in lines if line.strip()]
 
 
-def _record(line: bytes, path: Path, number: int, clean: Callable[[object], object]) -> TrialRecord:
+def parsed_line(
+    line: bytes, path: Path, number: int, clean: Callable[[object], object]
+) -> TrialRecord:
+    """Record of a journal's line.
+
+    Raises:
+        StoreError: It is none; the message names the line.
+    """
     decoded = _decoded(line)
     try:
         if decoded is None:

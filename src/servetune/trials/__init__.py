@@ -19,6 +19,7 @@ from servetune.trials.sweep import (
     unable_keys,
 )
 from servetune.trials.trial import SMALLEST_VOCAB, StudyContext, Trial, trials_of, with_fields
+from servetune.trials.watch import RunWatch
 
 __all__ = [
     "SMALLEST_VOCAB",
@@ -31,6 +32,7 @@ __all__ = [
     "LargestLoads",
     "Launch",
     "LoadKnob",
+    "RunWatch",
     "StudyContext",
     "Trial",
     "TrialSearch",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import threading
 from collections.abc import Sequence
 from typing import Protocol
@@ -80,6 +82,15 @@ class TrialSearch(Protocol):
         """Take the record of a trial that ended, in this call or an earlier one."""
         ...
 
+    @property
+    def regret_fraction(self) -> float | None:
+        """Expected share by which the best trial exceeds the pick so far; `None` if unknown."""
+        ...
+
+    def put_off(self, key: str) -> str:
+        """Ask for a trial after all others; the reason why it cannot be, empty otherwise."""
+        ...
+
     def summary(self, *, interrupted: bool = False) -> SearchSummary:
         """What the search has done so far."""
         ...
@@ -131,6 +142,10 @@ class AskedTrials:
         self._results: dict[str, tuple[Outcome, Results]] = {}
         self._best: tuple[float, str] | None = None
         self._stopped, self._put_off = "", ""
+        # Trials that their user put off, and the strategy for the time until they are asked for
+        # again, which takes them for failed: the strategy itself decides as if they came later.
+        self._later: set[int] = set()
+        self._meanwhile: Strategy | None = None
         self._lock = threading.RLock()
 
     def _made(self) -> Strategy:
@@ -262,7 +277,7 @@ class AskedTrials:
             index = None
             if self._again is None:
                 self._stopped = self._stopped or self._limit_reached()
-                index = None if self._stopped else self._strategy.ask()
+                index = None if self._stopped else self._next_index()
                 if index is None:
                     self._again = self._to_repeat(at_end=True)
             if self._again is not None:
@@ -280,6 +295,38 @@ class AskedTrials:
         if key is None or left_s is None or left_s > 2 * self._watch.start_and_load_s(key):
             return key
         return None
+
+    def _next_index(self) -> int | None:
+        if self._meanwhile is not None:
+            index = self._meanwhile.ask()
+            if index is not None:
+                return index
+            self._meanwhile = None
+            self._later.clear()
+        return self._strategy.ask()
+
+    def put_off(self, key: str) -> str:
+        """Ask for a trial after all others; the reason why it cannot be, empty otherwise."""
+        with self._lock:
+            index = self._indexes.get(key)
+            if index is None or key in self._ended:
+                return "it has ended"
+            meanwhile = copy.deepcopy(self._meanwhile or self._strategy)
+            meanwhile.tell(index, Outcome(failed=True))
+            if meanwhile.ask() is None:
+                return "no other trial is to run before it"
+            self._meanwhile = meanwhile
+            self._later.add(index)
+            return ""
+
+    @property
+    def regret_fraction(self) -> float | None:
+        """Expected share by which the best trial exceeds the pick so far; `None` if unknown."""
+        with self._lock:
+            if not isinstance(self._strategy, Guided) or not self._ended:
+                return None
+            regret = self._strategy.pick.regret
+            return regret if math.isfinite(regret) else None
 
     def next_on(self, number: int) -> Trial | None:
         """Trial to run now, if it is one of this server configuration."""
@@ -340,12 +387,12 @@ class AskedTrials:
                 if outcome.counts:
                     merit = outcome.objectives[0] if outcome.holds else -1 / outcome.objectives[0]
                     self._best = max(self._best or (merit, record.key), (merit, record.key))
-                self._strategy.tell(index, outcome)
+                self._tell(index, outcome)
                 return
             assert record.failure is not None
             self._put_off = record.failure.reason
             if self.runs_all:  # the others are put off, too
-                self._strategy.tell(index, Outcome(failed=True))
+                self._tell(index, Outcome(failed=True))
             else:
                 self._stopped = self._put_off
 
@@ -353,6 +400,16 @@ class AskedTrials:
         self._watch.tell(record)
         if isinstance(self._strategy, Guided) and any(self._watch.sds):
             self._strategy.drifted(np.array(self._watch.sds))
+
+    def _tell(self, index: int, outcome: Outcome) -> None:
+        self._strategy.tell(index, outcome)
+        if self._meanwhile is None:
+            return
+        if index not in self._later:
+            self._meanwhile.tell(index, outcome)
+        self._later.discard(index)  # it ended before it could be put off
+        if not self._later:
+            self._meanwhile = None
 
     def _limit_reached(self) -> str:
         """Limit that lets no further trial begin; empty while there is none."""

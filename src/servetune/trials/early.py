@@ -34,7 +34,7 @@ LEVEL = 0.99
 FEWEST_SETTLED = 100
 SETTLED_SHARE = 0.25  # of all requests, before an interval is believed
 
-Why = Literal["violates", "trial_time", "budget", "until"]
+Why = Literal["violates", "trial_time", "budget", "until", "put_off"]
 
 
 class Early(msgspec.Struct, frozen=True):
@@ -42,8 +42,8 @@ class Early(msgspec.Struct, frozen=True):
 
     Attributes:
         why: `violates` a constraint; its own time was over (`trial_time`); the run's was
-            (`budget`), and the trial is as if it had not been begun; the precision of its
-            workload was reached (`until`).
+            (`budget`), or its user put it off (`put_off`), and the trial is as if it had not been
+            begun; the precision of its workload was reached (`until`).
     """
 
     why: Why
@@ -59,6 +59,7 @@ class TrialJudge:
             not.
         max_trial_s: Time limit from the first request on; `None` for no limit.
         budget: Budget of the whole study.
+        put_off: Tells whether the trial is to end now and run later.
 
     Attributes:
         early: Early end; `None` while the trial may go on.
@@ -71,12 +72,13 @@ class TrialJudge:
         constraints: Sequence[Constraint] = (),
         max_trial_s: float | None = None,
         budget: Budget | None = None,
+        put_off: Callable[[], bool] = lambda: False,
     ) -> None:
         self._constraints = tuple(constraints)
         self._request_count = len(workload.requests())
         self._users = workload.concurrency if workload.closed_loop else None
         self._until = PrecisionTarget.parse(workload.until) if workload.until else None
-        self._max_trial_s, self._budget = max_trial_s, budget
+        self._max_trial_s, self._budget, self._put_off = max_trial_s, budget, put_off
         self.early: Early | None = None
 
     def __call__(self, records: Sequence[Record], elapsed_s: float) -> str | None:
@@ -84,6 +86,8 @@ class TrialJudge:
         return self.early.reason if self.early else None
 
     def _judged(self, records: Sequence[Record], elapsed_s: float) -> Early | None:
+        if self._put_off():
+            return Early("put_off", "it was put off")
         if self._until is not None and self._until.met(records).met:
             return Early("until", f"{self._until.label} was reached")
         exceeded = self._budget.exceeded() if self._budget else None

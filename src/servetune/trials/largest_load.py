@@ -54,6 +54,8 @@ _PREDICTED_RESOLUTION = 0.15
 
 #: Failures of a server, which are the same under any load.
 _OF_THE_SERVER = frozenset({"does_not_fit", "settings", "not_ready", "port_busy", "quarantined"})
+#: Reason why no trial of such a search can be put off.
+REFUSES_PUT_OFF = "each load is chosen by what the one before it showed"
 #: Client arguments that decide how many requests there are.
 _COUNTED = frozenset({"num_prompts", "requests", "duration_s", "until", "workload", "trace"})
 #: Runs that a search usually takes, for the progress that is shown.
@@ -335,6 +337,7 @@ class LargestLoads:
 
     runs_all = False
     unable: tuple[Trial, ...] = ()
+    regret_fraction: float | None = None
 
     def __init__(
         self,
@@ -469,6 +472,10 @@ class LargestLoads:
             if line is not None:
                 line.tell(record)
                 self._ended.add(record.key)
+
+    def put_off(self, key: str) -> str:
+        """Reason why no trial can be put off."""
+        return REFUSES_PUT_OFF
 
     def has(self, record: TrialRecord) -> bool:
         """Whether a record is of a trial of this study."""

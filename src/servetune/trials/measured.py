@@ -74,10 +74,12 @@ class TrialEvents(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         ended: Takes each record as its trial ends.
         say: Takes lines of progress.
+        put_off: Takes each trial that its user put off, which has no record.
     """
 
     ended: Callable[[TrialRecord], None]
     say: Callable[[str], None]
+    put_off: Callable[[Trial], None] = lambda _: None
 
 
 class FollowingTrials(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,8 +128,9 @@ class ServerGroup:
         self._program, self._engine, self._version = program, program.engine, program.version
         self._speed: float | None = None  # of a simulated engine
         self._log_path = log_path
-        self._ended, self._say = events.ended, events.say
+        self._ended, self._say, self._put_off = events.ended, events.say, events.put_off
         self._context = context or ServerContext()
+        self._watch = self._context.watch
         self._attempts = self._context.attempts or Attempts(launch.retries)
         self._budget = self._context.budget
         self._trials_on_server = 0
@@ -256,6 +259,8 @@ class ServerGroup:
         for taken in self._context.await_memory() if self._engine.starts_servers else ():
             self._say(f"note: after waiting, {taken.label}; the server may find too little memory")
         begin_s = time.monotonic()
+        starts = self._engine.starts_servers
+        self._watch.at(self._waiting[0], "starting server" if starts else "awaiting server")
         self._say(
             f"starting {self._cmd}"
             if self._engine.starts_servers
@@ -268,6 +273,8 @@ class ServerGroup:
                     self._await_ready(server, begin_s)
                 except EngineError as error:
                     self._raise_if_stopped()
+                    if not self._waiting:  # what the server was for was put off
+                        return None
                     return self._start_failed(failure_of(error, server))
                 failure = self._load_all(server)
                 if not self._waiting:
@@ -292,11 +299,10 @@ class ServerGroup:
             )
             for target in self._targets(server)
         ]
-        halted = self._context.halt.is_set
         if isinstance(server, ServerCopies):
-            server.wait_ready(patience_s, give_up=halted, then=answers)
+            server.wait_ready(patience_s, give_up=self._start_is_in_vain, then=answers)
         else:
-            server.wait_ready(patience_s, give_up=halted, then=answers[0])
+            server.wait_ready(patience_s, give_up=self._start_is_in_vain, then=answers[0])
         for refusal in dict.fromkeys(each.refusal for each in answers if each.refusal):
             self._say(f"note: {refusal}; the trials will show whether that matters")
         self._trials_on_server, self._runs = 0, {}
@@ -316,6 +322,9 @@ class ServerGroup:
                     f"it runs at {self._speed:g} times real time: latencies are that much "
                     "too short and rates too high (results.simulated_speed)"
                 )
+
+    def _start_is_in_vain(self) -> bool:
+        return self._context.halt.is_set() or not self._any_waiting()
 
     def _start_failed(self, failure: Failure) -> Failure:
         if self._budget.exceeded() is None:  # otherwise it was given less time than it may need
@@ -341,7 +350,14 @@ class ServerGroup:
         return None
 
     def _any_waiting(self) -> bool:
-        """Whether there is a trial to run; a search is asked for one where none waits."""
+        """Whether there is a trial to run; a search is asked for one where none waits.
+
+        The first is no longer among those that wait where its user put it off.
+        """
+        while self._waiting and self._watch.is_put_off(self._waiting[0].key):
+            put_off = self._waiting.pop(0)
+            self._watch.taken_off(put_off.key)
+            self._put_off(put_off)
         if not self._waiting and self._following is not None:
             trial = self._following.next()
             self._waiting.extend([] if trial is None else [trial])
@@ -355,6 +371,7 @@ class ServerGroup:
             constraints=self._limits() if self._launch.early_stop else (),
             max_trial_s=self._launch.max_trial_s,
             budget=self._budget,
+            put_off=lambda: self._watch.is_put_off(trial.key),
         )
         died, results = False, Results()
         try:
@@ -366,6 +383,9 @@ class ServerGroup:
         else:
             if loaded.interrupted:
                 raise KeyboardInterrupt
+            if judge.early is not None and judge.early.why == "put_off":
+                return None, False
+            self._watch.at(trial, "evaluating")
             results = self._results(trial, loaded, judge, server)
             results = results.with_fields(prefix_cache=caches)
             found, died = self._failure_in(loaded, results, judge, server)
@@ -439,7 +459,8 @@ class ServerGroup:
         # Prompts differ from trial to trial: a shared server must not find an earlier
         # trial's prompts in its prefix cache. So do those of a trial that is tried again, or
         # measured again.
-        tried, before = self._attempts.count(trial.key), self._runs.get(trial.key, 0)
+        tried = self._attempts.count(trial.key) + self._watch.put_off_count(trial.key)
+        before = self._runs.get(trial.key, 0)
         self._runs[trial.key] = before + 1
         salt = before * _REFERENCE_SALT
         seed = zlib.crc32(trial.key.encode()) ^ trial.workload.seed ^ (tried << 16) ^ salt
@@ -449,6 +470,8 @@ class ServerGroup:
             forget_prefixes(target, same_words=same_words, first=first) for target in targets
         ]
         self._trials_on_server += 1
+
+        self._watch.at(trial, "warm-up")
 
         def why_dead() -> str | None:
             death = server.poll_death()
@@ -468,7 +491,12 @@ class ServerGroup:
                     cards=self._cards_of(trial),
                     run_id=secrets.token_hex(16) if self._launch.trace_headers else "",
                 ),
-                hooks=LoadHooks(server_alive=why_dead, judge=judge, halt=self._context.halt),
+                hooks=LoadHooks(
+                    on_progress=lambda progress: self._watch.progress(trial.key, progress),
+                    server_alive=why_dead,
+                    judge=judge,
+                    halt=self._context.halt,
+                ),
             )
         return loaded, caches
 
@@ -501,6 +529,7 @@ class ServerGroup:
             self._say(f"neighbours: {change['words']}")
             results = alone.with_fields(beside_neighbours=change)
             self._deliver(trial, results=results, failure=None, started_at=started_at)
+        self._watch.ended(trial.key)
 
     def _target(self, server: Server, trial: Trial | None = None) -> Target:
         """The server with the key and the headers of a trial's requests, else the first one's."""
@@ -591,6 +620,7 @@ class ServerGroup:
             provenance={**origin, "attempts": attempts} if attempts else origin,
             simulated=self._speed is not None,
         )
+        self._watch.ended(trial.key)
         self._ended(record_of(trial, self._study, outcome))
 
 

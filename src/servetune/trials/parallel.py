@@ -72,6 +72,7 @@ def run_batches(
     start: Callable[[TrialBatch, ServerContext], BatchRun],
     *,
     next_batch: Callable[[], TrialBatch | None] = lambda: None,
+    halt: threading.Event | None = None,
 ) -> None:
     """Measure all batches, as many at once as the pool allows and has devices for.
 
@@ -81,6 +82,7 @@ def run_batches(
         start: Makes the run of a batch in its context.
         next_batch: Gives a further batch once every load of those before has ended; `None` at
             the end.
+        halt: Event that ends it when set, as the user's interrupt does.
 
     Raises:
         KeyboardInterrupt: The user stopped it; every server is stopped by then.
@@ -91,7 +93,7 @@ def run_batches(
             DeviceBlocks(device_pool.device_count).take(batch.device_count)
     if device_pool.parallel_servers > 1:
         batches = [batches[place] for place in packed([batch.device_count for batch in batches])]
-    _Scheduler(list(batches), device_pool, start, next_batch).run()
+    _Scheduler(list(batches), device_pool, start, next_batch, halt or threading.Event()).run()
 
 
 class _Running:
@@ -114,12 +116,13 @@ class _Scheduler:
         device_pool: DevicePool,
         start: Callable[[TrialBatch, ServerContext], BatchRun],
         next_batch: Callable[[], TrialBatch | None],
+        halt: threading.Event,
     ) -> None:
         self._waiting, self._device_pool, self._make = waiting, device_pool, start
         self._next_batch = next_batch
         self._devices = DeviceBlocks(device_pool.device_count or 1)
         self._neighbours = Neighbours()
-        self._halt = threading.Event()
+        self._halt = halt
         self._changed = threading.Condition()
         self._running: list[_Running] = []
         self._error: BaseException | None = None
@@ -140,6 +143,8 @@ class _Scheduler:
     def _goes_on(self) -> bool:
         if self._error is not None:
             return False
+        if self._halt.is_set():
+            raise KeyboardInterrupt
         if not self._waiting and not any(one.loads for one in self._running):
             batch = self._next_batch()
             self._waiting.extend([] if batch is None else [batch])

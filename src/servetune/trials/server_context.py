@@ -22,6 +22,7 @@ from servetune.store import Results
 from servetune.trials.budget import Budget
 from servetune.trials.repeated import changes_between, changes_beyond_noise
 from servetune.trials.retry import Attempts
+from servetune.trials.watch import RunWatch
 
 
 class Neighbours:
@@ -117,6 +118,7 @@ class ServerContext(msgspec.Struct, kw_only=True):
         neighbours: Servers under load at the same time.
         memory: Memory of the machine's devices; `None` where nothing reports it.
         halt: Event that is set when the study shall end.
+        watch: Observer that is told what the trials do.
         senders: Machines that send the load; `None` for this one.
         check: Whether the first trial is measured again beside the neighbours.
         alone_done: Function called when the first trial has its result.
@@ -129,6 +131,7 @@ class ServerContext(msgspec.Struct, kw_only=True):
     neighbours: Neighbours = msgspec.field(default_factory=Neighbours)
     memory: DeviceMemory | None = None
     halt: threading.Event = msgspec.field(default_factory=threading.Event)
+    watch: RunWatch = msgspec.field(default_factory=RunWatch)
     senders: SenderSource | None = None
     check: bool = False
     alone_done: Callable[[], None] = lambda: None

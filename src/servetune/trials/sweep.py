@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from servetune.engines import (
     Engine,
     check_fits,
@@ -48,6 +50,7 @@ from servetune.trials.retry import Attempts
 from servetune.trials.server_context import ServerContext
 from servetune.trials.simulated import simulate_trial
 from servetune.trials.trial import StudyContext, Trial
+from servetune.trials.watch import RunWatch
 from servetune.units import GIB, format_bytes
 
 Ended = Callable[[TrialRecord], None]
@@ -66,6 +69,7 @@ def run_trials(
     ended: Ended,
     say: Say,
     policy: ExecutionPolicy | None = None,
+    watch: RunWatch | None = None,
 ) -> None:
     """Run trials, grouped by server configuration; `ended` gets each record as it comes.
 
@@ -81,24 +85,31 @@ def run_trials(
         ended: Takes each record.
         say: Takes lines of progress.
         policy: Order, parallelism and budget.
+        watch: Watch that is told what the trials do, and whose orders are obeyed.
 
     Raises:
         EngineError: The engine is not installed; nothing was started.
         KeyboardInterrupt: The user stopped it; the server is stopped by then.
     """
-    policy = policy or ExecutionPolicy()
+    policy, watch = policy or ExecutionPolicy(), watch or RunWatch()
     program = _program(study, launch)
     batches = []
     for number, trials in ordered(groups, policy.order, policy.seed):
-        able = _to_measure(trials, study, launch, program, ended)
+        able = _to_measure(trials, study, launch, program, ended, watch)
         if able:
             batches.append(TrialBatch(number=number + 1, trials=able))
     if study.simulated or not batches:
         return
-    servers = _Servers(study, launch, program, policy, logs=logs, ended=ended, say=say)
+    servers = _Servers(study, launch, program, policy, watch, logs=logs, ended=ended, say=say)
     device_pool = _device_pool(policy, study, batches)
     with servers.weights_in_memory():
-        run_batches(batches, device_pool, servers.group)
+        run_batches(
+            batches,
+            device_pool,
+            servers.group,
+            next_batch=servers.next_put_off,
+            halt=watch.halt,
+        )
 
 
 def run_asked_trials(
@@ -110,13 +121,14 @@ def run_asked_trials(
     ended: Ended,
     say: Say,
     policy: ExecutionPolicy | None = None,
+    watch: RunWatch | None = None,
 ) -> None:
     """Run trials one after another as a search asks for them, one server at a time.
 
     A server stays as long as the search asks for trials of its configuration. Arguments and errors
     are those of `run_trials`, and `asked` is told each record that `ended` has got.
     """
-    policy = policy or ExecutionPolicy()
+    policy, watch = policy or ExecutionPolicy(), watch or RunWatch()
     program = _program(study, launch)
 
     def done(record: TrialRecord) -> None:
@@ -124,18 +136,20 @@ def run_asked_trials(
         ended(kept)
         asked.tell(kept)
 
-    servers = _Servers(study, launch, program, policy, logs=logs, ended=done, say=say, asked=asked)
+    servers = _Servers(
+        study, launch, program, policy, watch, logs=logs, ended=done, say=say, asked=asked
+    )
 
     def next_batch() -> TrialBatch | None:
         while (found := asked.next()) is not None:
             number, trial = found
-            able = _to_measure([trial], study, launch, program, servers.events.ended)
+            able = _to_measure([trial], study, launch, program, servers.events.ended, watch)
             if able:
                 return TrialBatch(number=number, trials=able)
         return None
 
     for trial in asked.unable if asked.runs_all else ():
-        _to_measure([trial], study, launch, program, servers.events.ended)
+        _to_measure([trial], study, launch, program, servers.events.ended, watch)
     if study.simulated:
         assert next_batch() is None, "a simulated trial needs no server"
         return
@@ -147,7 +161,7 @@ def run_asked_trials(
         largest = max(batch.device_count for batch in waiting)
         DeviceBlocks(device_pool.device_count).take(largest)  # refuses what no device is there for
     with servers.weights_in_memory():
-        run_batches([], device_pool, servers.group, next_batch=next_batch)
+        run_batches([], device_pool, servers.group, next_batch=next_batch, halt=watch.halt)
 
 
 class _Servers:
@@ -159,6 +173,7 @@ class _Servers:
         launch: Launch,
         program: EngineProgram,
         policy: ExecutionPolicy,
+        watch: RunWatch,
         *,
         logs: Path,
         ended: Ended,
@@ -170,14 +185,27 @@ class _Servers:
         self._study, self._launch, self._program = study, launch, program
         self._budget, self._logs, self._asked = policy.budget or Budget(), logs, asked
         self._attempts: dict[int, Attempts] = {}
+        self._watch = watch
+        self._put_off: list[TrialBatch] = []
+
+    def next_put_off(self) -> TrialBatch | None:
+        """Trial that its user put off and that may run now; `None` without one."""
+        return self._put_off.pop(0) if self._put_off else None
 
     def group(self, batch: TrialBatch, context: ServerContext) -> ServerGroup:
         """Group of a batch, and of what the search asks for on the same server."""
         number, asked = batch.number, self._asked
         context.attempts = self._attempts.setdefault(number, Attempts(self._launch.retries))
-        context.budget = self._budget
-        following = None
-        if asked is not None:
+        context.budget, context.watch = self._budget, self._watch
+        following, events = None, self.events
+        if asked is None:  # a search asks again by itself
+            events = msgspec.structs.replace(
+                events,
+                put_off=lambda trial: self._put_off.append(
+                    TrialBatch(number=number, trials=[trial])
+                ),
+            )
+        else:
             following = FollowingTrials(
                 next=lambda: asked.next_on(number), possible=asked.of_server(number)
             )
@@ -187,7 +215,7 @@ class _Servers:
             self._launch,
             self._program,
             log_path=self._logs / f"server-{number:03d}.log",
-            events=self.events,
+            events=events,
             context=context,
             following=following,
         )
@@ -263,6 +291,7 @@ def _to_measure(
     launch: Launch,
     program: EngineProgram,
     ended: Ended,
+    watch: RunWatch,
 ) -> list[Trial]:
     """Trials that need a server; the others get their records here."""
     engine, version = program.engine, program.version
@@ -271,12 +300,16 @@ def _to_measure(
     words = engine.server_cmd_args(trials[0].settings, version)
     able = []
     for trial in trials:
+        watch.raise_if_halted()
         problem = problem_of(trial, study)
         if problem is not None:
             failure = Failure(kind="does_not_fit", reason=problem)
             ended(record_of(trial, study, Outcome(cmd=cmd, server_cmd_args=words, failure=failure)))
         elif study.simulated:
-            ended(simulate_trial(trial, study, cmd=cmd, server_cmd_args=words))
+            watch.at(trial, "simulating")
+            record = simulate_trial(trial, study, cmd=cmd, server_cmd_args=words)
+            watch.ended(trial.key)
+            ended(record)
         else:
             able.append(trial)
     return able

@@ -52,6 +52,7 @@ _POLICY = (
     "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data:; "
     "base-uri 'none'; form-action 'none'"
 )
+_LIVE_POLICY = "; connect-src 'self'"
 
 
 def dashboard_html(
@@ -63,6 +64,7 @@ def dashboard_html(
     timeline: JsonObject | None = None,
     chosen: Mapping[str, Recommendation] | None = None,
     search: SearchSummary | None = None,
+    live: JsonObject | None = None,
 ) -> str:
     """Dashboard as HTML; equal arguments give equal pages.
 
@@ -74,6 +76,7 @@ def dashboard_html(
         timeline: Request timeline of a single trial, from `timeline_of`.
         chosen: Picks of the run, where they have been made.
         search: What the search of the run did, where there was one.
+        live: Addresses of a page that is served and follows its run: `events` and `control`.
     """
     chosen = picks(records, constraints) if chosen is None else chosen
     data = page_data(
@@ -84,13 +87,15 @@ def dashboard_html(
         timeline=timeline,
         chosen=chosen,
         search=search,
+        live=live,
     )
     keys = {trial["key"] for trial in data["trials"]}
     style, script = _text("dashboard.css"), _script()
     return _joined(
         _text("dashboard.html"),
         {
-            "csp": _POLICY.format(script=_digest(script), style=_digest(style)),
+            "csp": _POLICY.format(script=_digest(script), style=_digest(style))
+            + (_LIVE_POLICY if live else ""),
             "title": _escaped(f"{title} · servetune"),
             "style": style,
             "static": static_html(
@@ -130,11 +135,14 @@ def timeline_in(page: str) -> JsonObject | None:
     return timeline if isinstance(timeline, dict) else None
 
 
+def page_json(data: object) -> bytes:
+    """Data of a page as JSON, with control characters that the page shows as text."""
+    return msgspec.json.encode(_visible(data))
+
+
 def _embedded(data: object) -> str:
-    """JSON with `<`, `>` and `&` escaped, so that it cannot end its script element, and with
-    control characters that the page shows as text.
-    """
-    text = msgspec.json.encode(_visible(data)).decode()
+    """JSON with `<`, `>` and `&` escaped, so that it cannot end its script element."""
+    text = page_json(data).decode()
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
