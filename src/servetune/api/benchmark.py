@@ -14,6 +14,7 @@ from servetune.api.bench_request import Baseline, Bench
 from servetune.api.bench_setup import dry_run_text, prepared_load
 from servetune.api.notes import note, progress
 from servetune.api.request import request_of, write_repeating
+from servetune.api.timelines import timeline_of_requests
 from servetune.api.trials import Trials, write_artifacts
 from servetune.errors import ExitStatus, InputError, ServerRefused, ServetuneError, StoreError
 from servetune.loadgen import LoadResult, Progress, export_spans, otlp_endpoint
@@ -32,7 +33,7 @@ from servetune.store import (
     write_text,
 )
 from servetune.trials import Bench as PreparedLoad
-from servetune.trials import Benched
+from servetune.trials import Benched, measured_requests
 from servetune.trials import bench as send
 
 if TYPE_CHECKING:
@@ -368,9 +369,6 @@ def require_free(folder: Path) -> None:
 
 def write_outputs(folder: Path, request: PreparedLoad, benched: Benched) -> None:
     """Journal, summary, dashboard, and every request in as many forms as can be written."""
-    # Imported when the load is over: nothing of it is needed before the first request.
-    from servetune.report import timeline_of
-
     folder.mkdir(parents=True, exist_ok=True)
     artifacts = Artifacts(folder, STEM)
     write_record(artifacts.journal, benched.record)
@@ -388,7 +386,7 @@ def write_outputs(folder: Path, request: PreparedLoad, benched: Benched) -> None
             written.append(parquet)
         else:
             note("note: no Parquet without pyarrow: pip install 'servetune[parquet]'")
-        timeline = timeline_of(records, sent_s, _kv_use(benched), seen_by_client=True)
+        timeline = timeline_of_requests(measured_requests(benched.record.key, benched.result))
         write_artifacts(artifacts, [benched.record], request.constraints, timeline=timeline)
         written += [artifacts.summary, artifacts.dashboard]
     if benched.result.side is not None and benched.result.side.series:
@@ -413,14 +411,3 @@ def export(named: str, request: PreparedLoad, benched: Benched) -> None:
         api=request.workload.api,
     )
     progress(f"sent {sent:,} spans to {endpoint}")
-
-
-def _kv_use(benched: Benched) -> list[tuple[float, float]]:
-    if benched.result.side is None:
-        return []
-    for series in benched.result.side.series:
-        values = series.values.get("kv_usage_fraction")
-        if values is not None:
-            pairs = zip(series.times_s, values, strict=True)
-            return [(at_s, value) for at_s, value in pairs if value is not None]
-    return []

@@ -31,6 +31,7 @@ from servetune.api.shared_options import (
     SimulatedEngine,
 )
 from servetune.api.simulated_comparison import SimulationComparison, compare_with_simulation
+from servetune.api.timelines import timeline_of_requests
 from servetune.api.trials import write_artifacts
 from servetune.engines import DEFAULT_ENGINE, check_weights, engine, recorded_engine, resolved
 from servetune.errors import InputError, StoreError
@@ -40,11 +41,17 @@ from servetune.models import load_shape
 from servetune.option import Count, Fraction, NonNegative, NonNegativeCount, Positive, option
 from servetune.perf.roofline import Interval
 from servetune.perf.sim import SimulatedRun, describe_scheduler, without_effect
-from servetune.report import timeline_of
 from servetune.search import Axis, Space, Value, parse_settings
 from servetune.simserver.server_arguments import argument_types
 from servetune.store import Artifacts, Journal, Results, TrialRecord, write_requests
-from servetune.trials import StudyContext, Trial, simulated_with_requests, trials_of, with_fields
+from servetune.trials import (
+    StudyContext,
+    Trial,
+    simulated_requests,
+    simulated_with_requests,
+    trials_of,
+    with_fields,
+)
 from servetune.trials.interval import interval_of_trial
 from servetune.units import MS_PER_S
 from servetune.workload import (
@@ -563,7 +570,7 @@ def _write(
     with Journal(artifacts.journal) as journal:
         journal.append(record)
     write_requests(artifacts.requests, run.records, run.admitted_s, token_times=token_times)
-    timeline = timeline_of(run.records, run.admitted_s, run.kv_use)
+    timeline = timeline_of_requests(simulated_requests(record.key, run))
     write_artifacts(artifacts, [record], constraints, timeline=timeline)
     for name, path in (
         ("journal", artifacts.journal),

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -17,16 +17,17 @@ from servetune.api.notes import note, progress
 from servetune.api.request import command_words, request_of, write_repeating
 from servetune.api.study_request import Study, note_leftovers
 from servetune.api.study_setup import StudySetup, study_setup
+from servetune.api.timelines import TimelineKeeper, interesting_keys, timelines_for_page
 from servetune.api.trials import Pick, Trials, pick_from, write_artifacts
 from servetune.cluster import require_capacity, run_trials_on_cluster
-from servetune.errors import ExitStatus, InputError
+from servetune.errors import ExitStatus, InputError, StoreError
 from servetune.json_value import JsonMembers, JsonObject
 from servetune.metrics import unmet
 from servetune.report import candidates_of, picks
 from servetune.search import OBJECTIVES, Objective, SearchSummary, recommend
 from servetune.secret import redacted, redacted_text
 from servetune.servers.launchers import Job, kubernetes_job, slurm_script
-from servetune.store import Artifacts, Journal, TrialRecord, latest
+from servetune.store import Artifacts, Journal, TrialRecord, keep_timelines, latest
 from servetune.trials import (
     AskedTrials,
     ExecutionPolicy,
@@ -34,6 +35,7 @@ from servetune.trials import (
     LargestLoads,
     LoadKnob,
     Trial,
+    TrialRequests,
     TrialSearch,
     commands_of,
     problems_of,
@@ -248,12 +250,18 @@ def _write(setup: StudySetup, journal: Journal, search: SearchSummary) -> tuple[
     records = tuple(latest(journal.records))
     if records:  # none where it was interrupted before the first trial ended
         goal = setup.context.goal
+        chosen = picks(records, goal.constraints, goal.objectives, ladder=goal.ladder)
+        file = setup.artifacts.timelines
+        if setup.request.files.keep_timelines == "picks":
+            with suppress(StoreError):  # where there is no room, all stay
+                keep_timelines(file, interesting_keys(records, chosen))
         write_artifacts(
             setup.artifacts,
             records,
             goal.constraints,
             compared=setup.compared,
-            chosen=picks(records, goal.constraints, goal.objectives, ladder=goal.ladder),
+            timelines=timelines_for_page([file], records, chosen),
+            chosen=chosen,
             search=search,
         )
     return records
@@ -381,13 +389,15 @@ def run_study(
     _require_time_for_a_trial(policy, finished, asked)
     once = request_of(Study, study, {"resume": False, "retry_failed": False})
     write_repeating(once, setup.artifacts.configuration)
-    count = _ProgressCount(setup, asked, journal, on_progress)
+    file = None if study.files.keep_timelines == "none" else setup.artifacts.timelines
+    timelines = TimelineKeeper(file, resume=study.files.resume)
+    count = _ProgressCount(setup, asked, journal, timelines, on_progress)
     done = {record.key for record in finished if asked.has(record)}
     if finished:
         progress(f"{len(done)} of {count.total} trials are in the journal already")
     try:
-        with _sigterm_as_interrupt():
-            _run(setup, done, policy, asked, count.ended)
+        with _sigterm_as_interrupt(), closing(timelines):
+            _run(setup, done, policy, asked, count.ended, timelines.take)
     except KeyboardInterrupt:
         progress(
             f"interrupted; {count.done} of {count.total} trials are safe in "
@@ -437,9 +447,11 @@ class _ProgressCount:
         setup: StudySetup,
         asked: TrialSearch,
         journal: Journal,
+        timelines: TimelineKeeper,
         on_progress: OnProgress | None,
     ) -> None:
         self._asked, self._journal, self._on_progress = asked, journal, on_progress
+        self._timelines = timelines
         self._goal = setup.context.goal
         self._done = {record.key for record in journal.records if asked.has(record)}
         self._before, self._started_s = len(self._done), time.monotonic()
@@ -459,7 +471,7 @@ class _ProgressCount:
         return max(self._asked.expected_count, self.done)
 
     def ended(self, record: TrialRecord) -> None:
-        self._journal.append(record)
+        self._keep(record)
         if self._asked.has(record):
             self._done.add(record.key)
         self._best = self._better(*([self._best] if self._best else ()), record)
@@ -474,6 +486,15 @@ class _ProgressCount:
         )
         progress(str(event))
         self._report(event)
+
+    def _keep(self, record: TrialRecord) -> None:
+        """Write a record to the journal, if need be in the room of the timelines."""
+        try:
+            self._journal.append(record)
+        except StoreError:
+            if not self._timelines.make_room():
+                raise
+            self._journal.append(record)
 
     def _report(self, event: TrialDone) -> None:
         """Call the user's function; it is not called again once it has raised.
@@ -540,6 +561,7 @@ def _run(
     policy: ExecutionPolicy,
     asked: TrialSearch,
     ended: Callable[[TrialRecord], None],
+    requests: Callable[[TrialRequests], None],
 ) -> None:
     address = setup.request.clusters.cluster
     logs = setup.artifacts.logs
@@ -554,6 +576,7 @@ def _run(
             ended=ended,
             say=progress,
             policy=policy,
+            requests=requests,
         )
         return
 
@@ -566,7 +589,14 @@ def _run(
     groups = _to_run_at_once(setup.groups, done, asked)
     if address is None:
         run_trials(
-            groups, setup.context, setup.launch, logs=logs, ended=told, say=progress, policy=policy
+            groups,
+            setup.context,
+            setup.launch,
+            logs=logs,
+            ended=told,
+            say=progress,
+            policy=policy,
+            requests=requests,
         )
         return
     run_trials_on_cluster(

@@ -17,6 +17,7 @@ from servetune.api.inputs import journals_in, note_unknown_limits, read_records,
 from servetune.api.light import Lightener, whole_record
 from servetune.api.request import Request, request_of
 from servetune.api.shared_options import GoalOptions
+from servetune.api.timelines import WhichTimelines, timeline_files_of, timelines_for_page
 from servetune.errors import InputError
 from servetune.hardware import cost_per_million_tokens_usd, instance
 from servetune.json_value import JsonObject
@@ -443,6 +444,10 @@ class Report(Request, frozen=True, kw_only=True):
         ),
     ] = None
     force: Annotated[bool, option("Permission to write over files that are there.")] = False
+    page_timelines: Annotated[
+        WhichTimelines,
+        option("Trials whose timelines the page has; picks are with the Pareto front, up to 4 MB."),
+    ] = "picks"
     limits: GoalOptions = GoalOptions()
     rent: Rent = Rent()
 
@@ -486,13 +491,16 @@ def write_report(request: Report | str | Path | None = None, /, **options: objec
                 f"{source} would be overwritten by its own report",
                 hint="give another name with --output-json",
             )
+    chosen = trials.picks()
+    files = timeline_files_of(request.sources)
     write_artifacts(
         artifacts,
         trials.records,
         trials.constraints,
         compared=compared,
         timeline=_timeline_beside(request.sources, trials),
-        chosen=trials.picks(),
+        timelines=timelines_for_page(files, trials.records, chosen, request.page_timelines),
+        chosen=chosen,
         search=trials.search,
     )
     return Reported(trials=trials, compared=compared, artifacts=artifacts)
@@ -505,6 +513,7 @@ def write_artifacts(
     *,
     compared: tuple[TrialRecord, ...] | list[TrialRecord] = (),
     timeline: JsonObject | None = None,
+    timelines: Mapping[str, JsonObject] | None = None,
     chosen: Mapping[str, Recommendation] | None = None,
     search: SearchSummary | None = None,
 ) -> None:
@@ -516,10 +525,14 @@ def write_artifacts(
         constraints: Constraints of the run.
         compared: Records shown beside them.
         timeline: Request timeline of a single trial.
+        timelines: Request timelines of trials by their keys.
         chosen: Picks of the run; for throughput, latency and cost where not given.
         search: What the search of the run did, where there was one.
     """
     chosen = picks(records, constraints) if chosen is None else chosen
+    timelines = dict(timelines or {})
+    if timeline is None and len(records) == 1:
+        timeline = timelines.pop(records[0].key, None)
     write_pieces(artifacts.summary, summary_pieces(records, constraints, chosen, search))
     page = dashboard_html(
         records,
@@ -527,6 +540,7 @@ def write_artifacts(
         title=artifacts.summary.stem,
         comparison=compared,
         timeline=timeline,
+        timelines=timelines,
         chosen=chosen,
         search=search,
     )

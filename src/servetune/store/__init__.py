@@ -1,6 +1,8 @@
 """Journals of trials and the files beside them; the only room that writes results to disk."""
 
 from servetune.store.artifacts import (
+    REQUESTS,
+    TIMELINES,
     Artifacts,
     read_json,
     require_regular,
@@ -30,9 +32,12 @@ from servetune.store.schema import (
     record_from_json,
     trial_key,
 )
+from servetune.store.timelines import TimelineLog, keep_timelines, read_timelines
 
 __all__ = [
+    "REQUESTS",
     "SCHEMA",
+    "TIMELINES",
     "Artifacts",
     "Failure",
     "Journal",
@@ -40,11 +45,13 @@ __all__ = [
     "PredictionInterval",
     "RequestLog",
     "Results",
+    "TimelineLog",
     "TrialConfig",
     "TrialRecord",
     "has_parquet",
     "is_report",
     "journal_records",
+    "keep_timelines",
     "latest",
     "now_utc",
     "provenance",
@@ -52,6 +59,7 @@ __all__ = [
     "read_json",
     "read_report",
     "read_requests",
+    "read_timelines",
     "record_from_json",
     "require_regular",
     "trial_key",

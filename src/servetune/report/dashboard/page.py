@@ -61,6 +61,7 @@ def dashboard_html(
     title: str,
     comparison: Sequence[TrialRecord] | None = None,
     timeline: JsonObject | None = None,
+    timelines: Mapping[str, JsonObject] | None = None,
     chosen: Mapping[str, Recommendation] | None = None,
     search: SearchSummary | None = None,
 ) -> str:
@@ -72,6 +73,7 @@ def dashboard_html(
         title: Window title, and page title where the records name no model.
         comparison: Measured records to compare with the run's.
         timeline: Request timeline of a single trial, from `timeline_of`.
+        timelines: Request timelines of trials of a sweep, by their keys.
         chosen: Picks of the run, where they have been made.
         search: What the search of the run did, where there was one.
     """
@@ -82,6 +84,7 @@ def dashboard_html(
         title=title,
         comparison=comparison,
         timeline=timeline,
+        timelines=timelines,
         chosen=chosen,
         search=search,
     )
