@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 import servetune as st
+from servetune.api.bench_progress import done_fraction, latencies, left_s, level_of
 from servetune.api.bench_setup import prepared_load
 from servetune.api.request import request_of
-from servetune.cli.bench_live import done_fraction, latencies, left_s, level_of
 from servetune.loadgen import Progress
 from servetune.metrics import Record
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from servetune.api.bench_progress import done_fraction, level_of, progress_rows
 from servetune.api.bench_request import Baseline, Bench
 from servetune.api.bench_setup import dry_run_text, prepared_load
+from servetune.api.frames import TableRow, Tabular
+from servetune.api.notebook import NotebookBar, notebook_bar
 from servetune.api.notes import note, progress
 from servetune.api.request import request_of, write_repeating
 from servetune.api.timelines import timeline_of_requests
-from servetune.api.trials import Trials, write_artifacts
+from servetune.api.trials import Trials, run_html, write_artifacts
 from servetune.errors import ExitStatus, InputError, ServerRefused, ServetuneError, StoreError
 from servetune.loadgen import LoadResult, Progress, export_spans, otlp_endpoint
 from servetune.metrics import Constraint, parse_constraints, unmet
+from servetune.report import text_html
 from servetune.report.baseline import BaselineComparison
 from servetune.report.levels import knee, largest
 from servetune.store import (
@@ -36,17 +41,13 @@ from servetune.trials import Bench as PreparedLoad
 from servetune.trials import Benched, measured_requests
 from servetune.trials import bench as send
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
 #: Statuses that may mean a route that is not there, or a model that is not.
 NO_SUCH_ROUTE = (404, 405, 501)
 
 OnProgress = Callable[[PreparedLoad, Progress | None], None]
 
 
-class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
+class BenchResult(Tabular, frozen=True, kw_only=True):
     """Result of a load test.
 
     Attributes:
@@ -68,8 +69,6 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
 
         return as_text(bench_table(self.record, self.constraints)) if self.record else self.planned
 
-    __repr__ = __str__
-
     @property
     def status(self) -> int:
         """Exit status: 0 done; 1 a constraint or the baseline is missed; 3 given up; 130
@@ -85,15 +84,19 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
         missed = missed or bool(self.constraints and unmet(self.constraints, self.record.results))
         return ExitStatus.TARGET_MISSED if missed else ExitStatus.DONE
 
-    @property
-    def df(self) -> pd.DataFrame:
+    def as_rows(self) -> Iterable[TableRow]:
         """One row per request."""
-        from servetune.api.frames import frame
+        return self.load.records if self.load else ()
 
-        return frame(msgspec.to_builtins(self.load.records) if self.load else ())
+    def _repr_html_(self) -> str:
+        if self.record is None or self.load is None:
+            return text_html(self.planned)
+        run = Trials(records=(self.record,), constraints=self.constraints)
+        requests = measured_requests(self.record.key, self.load)
+        return run_html(run, requests if self.load.records else None)
 
 
-class BenchLevels(msgspec.Struct, frozen=True, kw_only=True):
+class BenchLevels(Tabular, frozen=True, kw_only=True):
     """Results of a load test at several levels.
 
     Attributes:
@@ -111,12 +114,18 @@ class BenchLevels(msgspec.Struct, frozen=True, kw_only=True):
 
         return as_text(levels_table(self.records, self.constraints, asked=self.asked))
 
-    __repr__ = __str__
-
     @property
     def records(self) -> tuple[TrialRecord, ...]:
         """Records of the levels, as the journal has them."""
         return tuple(level.record for level in self.levels if level.record is not None)
+
+    @property
+    def trials(self) -> Trials:
+        """The levels as trials of one run."""
+        return Trials(records=self.records, constraints=self.constraints)
+
+    def _repr_html_(self) -> str:
+        return self.trials._repr_html_()
 
     @property
     def knee(self) -> TrialRecord | None:
@@ -145,14 +154,9 @@ class BenchLevels(msgspec.Struct, frozen=True, kw_only=True):
         missed = self.constraints and self.largest is None
         return ExitStatus.TARGET_MISSED if missed else ExitStatus.DONE
 
-    @property
-    def df(self) -> pd.DataFrame:
-        """One row per level: settings of the load, then results, as a pandas frame.
-
-        Raises:
-            InputError: pandas is not installed.
-        """
-        return Trials(records=self.records, constraints=self.constraints).df
+    def as_rows(self) -> Iterable[TableRow]:
+        """One row per level: settings of the load, then results."""
+        return self.trials.as_rows()
 
 
 def bench(
@@ -169,7 +173,7 @@ def bench(
     Args:
         request: The request, or the address of one server.
         on_progress: Called with the load and its progress twice a second; first with `None`,
-            when it is prepared.
+            when it is prepared. Without it a notebook shows a bar.
         options: Fields of `Bench`.
 
     Returns:
@@ -195,9 +199,31 @@ def bench(
         require_free(request.results.out)
         for each in levels if len(levels) > 1 else ():
             require_free(request.results.out / level_name(each))
-    if len(levels) > 1:
-        return _bench_levels(request, levels, on_progress)
-    return _bench_one(levels[0], on_progress)
+    with notebook_bar(quiet=on_progress is not None) as bar:
+        watch = on_progress if bar is None else _shown_on(bar, len(levels))
+        if len(levels) > 1:
+            return _bench_levels(request, levels, watch)
+        return _bench_one(levels[0], watch)
+
+
+def _shown_on(bar: NotebookBar, level_count: int) -> OnProgress:
+    """Callback that shows each load and its progress in a notebook."""
+    begun = itertools.count(1)
+    level = ""
+
+    def show(load: PreparedLoad, progress: Progress | None) -> None:
+        nonlocal level
+        if progress is None:
+            if level_count > 1:
+                level = f"level {next(begun)} of {level_count}, {level_of(load)}: "
+            bar.show(None, f"{level}warming up", "")
+            return
+        ended = f"{progress.finished_count:,} of {progress.request_count:,} requests"
+        rows = progress_rows(load, progress)
+        words = "\n".join(f"{name:<16} {value}" for name, value in rows)
+        bar.show(done_fraction(load, progress), level + ended, words)
+
+    return show
 
 
 def _bench_levels(

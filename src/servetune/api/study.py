@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from servetune.api.frames import frame
+from servetune.api.frames import TableRow, Tabular
+from servetune.api.notebook import NotebookBar, notebook_bar
 from servetune.api.notes import note, progress
 from servetune.api.request import command_words, request_of, write_repeating
 from servetune.api.study_request import Study, note_leftovers
@@ -23,7 +23,7 @@ from servetune.cluster import require_capacity, run_trials_on_cluster
 from servetune.errors import ExitStatus, InputError, StoreError
 from servetune.json_value import JsonMembers, JsonObject
 from servetune.metrics import unmet
-from servetune.report import candidates_of, picks
+from servetune.report import candidates_of, digest_html, picks, text_html
 from servetune.search import OBJECTIVES, Objective, SearchSummary, recommend
 from servetune.secret import redacted, redacted_text
 from servetune.servers.launchers import Job, kubernetes_job, slurm_script
@@ -46,9 +46,6 @@ from servetune.trials import (
 from servetune.trials.order import finished_records, is_put_off
 from servetune.units import format_seconds
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 class PlannedServer(msgspec.Struct, frozen=True, kw_only=True):
     """Server that a dry run would start, and its trials, without credentials.
@@ -68,7 +65,7 @@ class PlannedServer(msgspec.Struct, frozen=True, kw_only=True):
     finds: str = ""
 
 
-class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
+class StudyResult(Tabular, frozen=True, kw_only=True):
     """Result of a study.
 
     Attributes:
@@ -102,12 +99,11 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
             return ExitStatus.INTERRUPTED
         return _status_of(self.trials) if self.trials.records else 0
 
-    @property
-    def df(self) -> pd.DataFrame:
-        """One row per trial, see `Trials.df`; after a dry run its settings alone."""
+    def as_rows(self) -> Iterable[TableRow]:
+        """One row per trial, as of `Trials`; after a dry run its settings alone."""
         if not self.planned:
-            return self.trials.df
-        return frame(
+            return self.trials.as_rows()
+        return (
             {f"server.{name}": value for name, value in server.server_args.items()}
             | {f"client.{name}": value for name, value in load.items()}
             for server in self.planned
@@ -127,7 +123,15 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
             return self.job.rstrip("\n")
         if self.planned:
             return "\n".join(self._plan_lines())
-        return "\n".join(map(str, (self.pick(), *self.loads, *filter(None, [self.search]))))
+        return "\n".join(map(str, (self.pick(), *self.loads)))
+
+    def _repr_html_(self) -> str:
+        if self.job:
+            return text_html(self.job)
+        if self.planned:
+            return super()._repr_html_()
+        page = self.trials.page() if self.trials.records else ""
+        return digest_html(self.trials.digest([str(each) for each in self.loads]), page)
 
     def _plan_lines(self) -> Iterator[str]:
         finds = self.planned[0].finds
@@ -161,7 +165,7 @@ def tune(
     Args:
         request: The request, or the model.
         on_progress: Called with a `TrialDone` after each trial, one call at a time, not always
-            from the same thread.
+            from the same thread. Without it a notebook shows a bar.
         options: Fields of `Study`.
 
     Returns:
@@ -222,7 +226,9 @@ def tune(
         asked.require_hope()
     with Journal(setup.artifacts.journal, resume=study.files.resume) as journal:
         try:
-            interrupted = run_study(setup, policy, asked, journal, on_progress)
+            with notebook_bar(quiet=on_progress is not None) as bar:
+                watch = on_progress if bar is None else _shown_on(bar)
+                interrupted = run_study(setup, policy, asked, journal, watch)
         except _CallbackRaised:
             _write(setup, journal, asked.summary(interrupted=True))
             raise
@@ -230,11 +236,22 @@ def tune(
         records = _write(setup, journal, search)
     return msgspec.structs.replace(
         result,
-        trials=msgspec.structs.replace(nothing, records=records, source=setup.artifacts.journal),
+        trials=msgspec.structs.replace(
+            nothing, records=records, source=setup.artifacts.journal, search=search
+        ),
         interrupted=interrupted,
         search=search,
         loads=asked.found() if isinstance(asked, LargestLoads) else (),
     )
+
+
+def _shown_on(bar: NotebookBar) -> OnProgress:
+    """Callback that shows each trial in a notebook as it ends."""
+
+    def show(event: TrialDone) -> None:
+        bar.show(event.done / event.total, f"{event.done:,} of {event.total:,} trials", str(event))
+
+    return show
 
 
 def _search(setup: StudySetup, policy: ExecutionPolicy) -> TrialSearch:

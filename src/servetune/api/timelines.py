@@ -93,6 +93,8 @@ def timelines_for_page(
     records: Sequence[TrialRecord],
     chosen: Mapping[str, Recommendation],
     which: WhichTimelines = "picks",
+    *,
+    most_bytes: int = MOST_BYTES_ON_PAGE,
 ) -> dict[str, JsonObject]:
     """Timelines that a page of these trials has, by the keys of the trials.
 
@@ -100,17 +102,16 @@ def timelines_for_page(
         paths: Files of timelines; those that are missing hold none.
         records: Trials of the page.
         chosen: Picks among them.
-        which: Trials whose timelines it has; of picks and Pareto front up to `MOST_BYTES_ON_PAGE`.
+        which: Trials whose timelines it has.
+        most_bytes: Most bytes of all together, where not all are asked for.
     """
     if which == "none":
         return {}
-    if which == "all":
-        keys, most_bytes = tuple(record.key for record in records), None
-    else:
-        keys, most_bytes = interesting_keys(records, chosen), MOST_BYTES_ON_PAGE
+    every = which == "all"
+    keys = [record.key for record in records] if every else interesting_keys(records, chosen)
     found: dict[str, JsonObject] = {}
     for path in paths:
-        found |= read_timelines(path, keys, most_bytes=most_bytes)
+        found |= read_timelines(path, keys, most_bytes=None if every else most_bytes)
     return found
 
 

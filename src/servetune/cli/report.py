@@ -5,10 +5,11 @@ from __future__ import annotations
 from servetune import api
 from servetune.cli.derive import verb
 from servetune.cli.outcome import print_outcome
+from servetune.cli.output import echo
 
 
-@verb(api.Report)
-def report(request: api.Report) -> int:
+@verb(api.Report, chart=True)
+def report(request: api.Report, *, chart: bool) -> int:
     """Make summary and dashboard from journals (.jsonl), summaries, records (.json) or folders.
 
     Journals and summaries of llm-optimizer are read, too. The timelines of a single trial are
@@ -22,7 +23,10 @@ def report(request: api.Report) -> int:
         chosen=made.trials.picks(),
         compared=made.compared,
         journal=request.sources[0],
+        chart=chart,
     )
+    for path in made.exports:
+        echo(f"{'export':<10} {path}")
     if made.trials.search:
         print(made.trials.search)
     return 0

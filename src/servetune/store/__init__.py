@@ -13,7 +13,6 @@ from servetune.store.inference_perf import is_report, read_report
 from servetune.store.journal import Journal, journal_records, latest, read_journal, write_record
 from servetune.store.requests import (
     RequestLog,
-    has_parquet,
     read_requests,
     write_requests,
     write_requests_csv,
@@ -32,6 +31,7 @@ from servetune.store.schema import (
     record_from_json,
     trial_key,
 )
+from servetune.store.tables import has_parquet, write_csv, write_parquet
 from servetune.store.timelines import TimelineLog, keep_timelines, read_timelines
 
 __all__ = [
@@ -63,6 +63,8 @@ __all__ = [
     "record_from_json",
     "require_regular",
     "trial_key",
+    "write_csv",
+    "write_parquet",
     "write_pieces",
     "write_record",
     "write_requests",
