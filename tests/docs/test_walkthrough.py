@@ -6,6 +6,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+
 from notebooks import executed, html_of
 
 ROOT = Path(__file__).parents[2]

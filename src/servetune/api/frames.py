@@ -96,14 +96,9 @@ def _of_one_type(values: Sequence[Any]) -> Sequence[Any]:
     """Values that one column can hold: as they are, numbers as floats, else all as text."""
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) < 2:
-        return [_builtin(value) for value in values]
+        return values
     convert = float if kinds == {int, float} else str
     return [None if value is None else convert(value) for value in values]
-
-
-def _builtin(value: Any) -> Any:
-    """Value without types of our own, which polars would keep as Python objects."""
-    return msgspec.to_builtins(value, enc_hook=list) if isinstance(value, msgspec.Struct) else value
 
 
 def _missing(package: str) -> InputError:
