@@ -6,6 +6,7 @@ SageMaker Studio alike. A program that is no notebook sees nothing of it.
 
 from __future__ import annotations
 
+import contextlib
 import html
 import importlib
 import sys
@@ -60,11 +61,12 @@ class NotebookBar:
 
     def _renew(self) -> None:
         self._shown_s = time.monotonic()
-        if self._display is None:
-            ipython = importlib.import_module("IPython.display")
-            self._display = ipython.display(self, display_id=True)
-        else:
-            self._display.update(self)
+        with contextlib.suppress(Exception):  # a front end that cannot show it costs no trial
+            if self._display is None:
+                ipython = importlib.import_module("IPython.display")
+                self._display = ipython.display(self, display_id=True)
+            else:
+                self._display.update(self)
 
     def _repr_html_(self) -> str:
         value = "" if self._fraction is None else f' value="{min(1.0, self._fraction):.4f}"'

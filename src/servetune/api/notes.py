@@ -25,7 +25,7 @@ def progress(text: str) -> None:
     """Tell how far a run is, or where a file went."""
     clean = redacted_text(text)
     LOGGER.info("%s", clean)
-    for take in _LISTENERS:
+    for take in tuple(_LISTENERS):
         take(clean)
 
 

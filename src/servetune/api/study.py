@@ -19,7 +19,7 @@ from servetune.api.study_request import Study, note_leftovers
 from servetune.api.study_setup import StudySetup, study_setup
 from servetune.api.timelines import TimelineKeeper, interesting_keys, timelines_for_page
 from servetune.api.trials import Pick, Trials, pick_from, write_artifacts
-from servetune.cluster import require_capacity, run_trials_on_cluster
+from servetune.cluster import ClusterEvents, require_capacity, run_trials_on_cluster
 from servetune.errors import ExitStatus, InputError, StoreError
 from servetune.json_value import JsonMembers, JsonObject
 from servetune.metrics import unmet
@@ -35,7 +35,6 @@ from servetune.trials import (
     LargestLoads,
     LoadKnob,
     Trial,
-    TrialRequests,
     TrialSearch,
     commands_of,
     problems_of,
@@ -414,7 +413,7 @@ def run_study(
         progress(f"{len(done)} of {count.total} trials are in the journal already")
     try:
         with _sigterm_as_interrupt(), closing(timelines):
-            _run(setup, done, policy, asked, count.ended, timelines.take)
+            _run(setup, done, policy, asked, count.ended, timelines)
     except KeyboardInterrupt:
         progress(
             f"interrupted; {count.done} of {count.total} trials are safe in "
@@ -578,7 +577,7 @@ def _run(
     policy: ExecutionPolicy,
     asked: TrialSearch,
     ended: Callable[[TrialRecord], None],
-    requests: Callable[[TrialRequests], None],
+    timelines: TimelineKeeper,
 ) -> None:
     address = setup.request.clusters.cluster
     logs = setup.artifacts.logs
@@ -593,7 +592,7 @@ def _run(
             ended=ended,
             say=progress,
             policy=policy,
-            requests=requests,
+            requests=timelines.take,
         )
         return
 
@@ -613,7 +612,7 @@ def _run(
             ended=told,
             say=progress,
             policy=policy,
-            requests=requests,
+            requests=timelines.take,
         )
         return
     run_trials_on_cluster(
@@ -622,8 +621,9 @@ def _run(
         setup.launch,
         address=address,
         logs=logs,
-        ended=told,
-        say=progress,
+        events=ClusterEvents(
+            ended=told, say=progress, timeline=timelines.keep if timelines.keeps else None
+        ),
         policy=policy,
     )
 

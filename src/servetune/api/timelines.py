@@ -7,6 +7,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from servetune.api.inputs import journals_in
 from servetune.api.notes import note
 from servetune.errors import StoreError
@@ -50,12 +52,22 @@ class TimelineKeeper:
             except StoreError as error:
                 self._give_up(error)
 
+    @property
+    def keeps(self) -> bool:
+        """Whether timelines are kept, as far as is known now."""
+        return self._log is not None
+
     def take(self, requests: TrialRequests) -> None:
+        """Keep the timeline of a trial, out of its requests."""
+        if self._log is not None:
+            self.keep(requests.key, timeline_of_requests(requests))
+
+    def keep(self, key: str, timeline: JsonObject) -> None:
         """Keep the timeline of a trial."""
         if self._log is None:
             return
         try:
-            self._log.append(requests.key, timeline_of_requests(requests))
+            self._log.append(key, timeline)
         except StoreError as error:
             self._give_up(error)
 
@@ -111,7 +123,8 @@ def timelines_for_page(
     keys = [record.key for record in records] if every else interesting_keys(records, chosen)
     found: dict[str, JsonObject] = {}
     for path in paths:
-        found |= read_timelines(path, keys, most_bytes=None if every else most_bytes)
+        left_bytes = None if every else most_bytes - len(msgspec.json.encode(found))
+        found |= read_timelines(path, keys, most_bytes=left_bytes)
     return found
 
 
