@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from servetune.metrics import Constraint
+from servetune.metrics.results import ResultFields
 from servetune.report.figures import header_of
 from servetune.report.prices import price_lines
 from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown
@@ -117,31 +118,37 @@ def digest_of(
     """
     if not records:
         return Digest(heading="No trials yet")
-    names = varying(records)
-    by_key = {record.key: record for record in reversed(records)}
-    columns = _columns_of(records)
-    single = len(records) == 1
-    failed = [record for record in records if record.status == "failed"]
-    return Digest(
+    names, columns = varying(records), _columns_of(records)
+    failed = [record for record in records if record.failure is not None]
+    about = Digest(
         heading=_heading(records),
         notice=simulated_notice(records),
-        facts=(*_facts(records, constraints, chosen), *(_results(records[0]) if single else ())),
-        picks=()
-        if single
-        else tuple(_pick_digest(pick, by_key, search, columns) for pick in chosen.values()),
+        facts=_facts(records, constraints, chosen),
         search=(*further, *(search.lines() if search else ())),
         columns=tuple(head for head, _, _ in columns),
-        trials=()
-        if single
-        else tuple(
-            (label_of(record, names), *_values(record, columns), _standing(record, constraints))
-            for record in ranked(records, constraints)[:MOST_LISTED]
+        trial_count=len(records),
+    )
+    if len(records) == 1:
+        return msgspec.structs.replace(about, facts=(*about.facts, *_results(records[0])))
+    by_key = {record.key: record for record in reversed(records)}
+    picks = (_pick_digest(pick, by_key, search, columns) for pick in chosen.values())
+    best = ranked(records, constraints)[:MOST_LISTED]
+    return msgspec.structs.replace(
+        about,
+        picks=tuple(picks),
+        trials=tuple(
+            (
+                label_of(record, names),
+                *_values(results_of(record), columns),
+                _standing(record, constraints),
+            )
+            for record in best
         ),
         failures=tuple(
-            (label_of(record, names), record.failure.reason if record.failure else "not recorded")
+            (label_of(record, names), record.failure.reason)
             for record in failed[:MOST_LISTED]
+            if record.failure
         ),
-        trial_count=len(records),
     )
 
 
@@ -176,7 +183,7 @@ def _pick_digest(
         title=pick_title(pick),
         label=pick.chosen.label,
         feasible=pick.feasible,
-        values=_values(record, columns),
+        values=_values(pick.chosen.results, columns),
         doubt="; ".join(_doubts(pick, record, search)),
         reasons=pick.reasons,
         cmd=record.cmd,
@@ -197,7 +204,7 @@ def _doubts(pick: Recommendation, record: TrialRecord, search: SearchSummary | N
         words.append(doubt.verdict if doubt.settled else f"not settled: {doubt.verdict}")
     if pick.ties:
         tied = ", ".join(each.label for each in pick.ties[:3])
-        words.append(f"a tie: sampling intervals do not tell it apart from {tied}")
+        words.append(f"a tie: cannot be told apart from {tied}")
     if record.simulated:
         words.append("rests on simulation alone")
     return words
@@ -232,7 +239,7 @@ def _results(record: TrialRecord) -> tuple[tuple[str, str], ...]:
     """Results of a single trial, those that it has."""
     if record.failure is not None:
         return (("failed", f"{record.failure.kind}: {record.failure.reason}"),)
-    values = [(_title(*each), _value(record, *each)) for each in _SINGLE]
+    values = [(_title(*each), _value(results_of(record), *each)) for each in _SINGLE]
     return (
         *((title, value) for title, value in values if value != DASH),
         ("failed requests", failed_text(record)),
@@ -263,16 +270,16 @@ def _columns_of(records: Sequence[TrialRecord]) -> tuple[tuple[str, str, str], .
     return tuple(
         (head, name, statistic)
         for head, name, statistic in _COLUMNS
-        if any(_value(record, name, statistic) != DASH for record in records)
+        if any(_value(results_of(record), name, statistic) != DASH for record in records)
     )
 
 
-def _values(record: TrialRecord, columns: Sequence[tuple[str, str, str]]) -> tuple[str, ...]:
-    return tuple(_value(record, name, statistic) for _, name, statistic in columns)
+def _values(results: ResultFields, columns: Sequence[tuple[str, str, str]]) -> tuple[str, ...]:
+    return tuple(_value(results, name, statistic) for _, name, statistic in columns)
 
 
-def _value(record: TrialRecord, name: str, statistic: str) -> str:
-    return shown(quantity_value(results_of(record), name, statistic), QUANTITIES[name].unit)
+def _value(results: ResultFields, name: str, statistic: str) -> str:
+    return shown(quantity_value(results, name, statistic), QUANTITIES[name].unit)
 
 
 def _standing(record: TrialRecord, constraints: tuple[Constraint, ...]) -> str:
