@@ -184,6 +184,9 @@ def test_levels_run_one_after_another_with_prompts_of_their_own(server, tmp_path
     assert [each.key for each in kept] == [each.key for each in found.records]
     for level in ("2-users", "1-users"):
         assert (tmp_path / "o" / level / "bench.requests.jsonl").is_file()
+    page = (tmp_path / "o" / "bench.html").read_text(encoding="utf-8")
+    timelines = page.split('"timelines":', 1)[1]
+    assert all(f'"{each.key}":{{"duration_s"' in timelines for each in found.records)
     again = checked(st.Bench, read_config(tmp_path / "o" / "bench.toml", st.Bench))
     assert again.concurrency == (2, 1)
     assert "largest within ttft:p99<=60s: 2, and more was not tried" in str(found)

@@ -299,7 +299,12 @@ def _write_levels(
     if request.results.out is None or not records:
         return
     artifacts = Artifacts(request.results.out, STEM)
-    write_artifacts(artifacts, records, constraints)
+    timelines = {
+        level.record.key: timeline_of_requests(measured_requests(level.record.key, level.load))
+        for level in done
+        if level.record is not None and level.load is not None and level.load.records
+    }
+    write_artifacts(artifacts, records, constraints, timelines=timelines)
     write_repeating(request_of(Bench, request, {"out": None}), artifacts.configuration)
     for path in (artifacts.journal, artifacts.summary, artifacts.dashboard):
         progress(f"wrote {path}")
