@@ -43,6 +43,8 @@ def test_a_single_run_shows_its_figures_and_its_timeline(server):
     assert "&quot;bars&quot;" in shown
     measured = st.bench(server.url, requests=4, input_tokens="8", output_tokens="4")
     assert "&quot;seen_by_client&quot;:true" in measured._repr_html_()
+    assert measured.polars["chunk_times_s"].list.len().to_list() == [4] * 4
+    assert [len(each) for each in measured.df["chunk_times_s"]] == [4] * 4
     planned = st.bench(server.url, requests=4, concurrency=2, dry_run=True)
     assert "<pre>" in planned._repr_html_()
 

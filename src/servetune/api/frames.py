@@ -4,6 +4,7 @@ that notebooks show.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,13 @@ def columns_of(rows: Iterable[TableRow]) -> dict[str, list[Any]]:
 
 
 def _plain(rows: Iterable[TableRow]) -> list[Mapping[str, Any]]:
-    return [msgspec.structs.asdict(row) if isinstance(row, msgspec.Struct) else row for row in rows]
+    return [_fields_of(row) if isinstance(row, msgspec.Struct) else row for row in rows]
+
+
+def _fields_of(row: msgspec.Struct) -> dict[str, Any]:
+    """Fields of a struct; numbers in an array become a list, which frames know."""
+    fields = msgspec.structs.asdict(row)
+    return {name: list(v) if isinstance(v, array) else v for name, v in fields.items()}
 
 
 def _of_one_type(values: Sequence[Any]) -> Sequence[Any]:
