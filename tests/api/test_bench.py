@@ -1,8 +1,5 @@
 """Load tests from Python, and against trials of a simulated sweep."""
 
-import asyncio
-import threading
-
 import msgspec
 import pytest
 
@@ -14,26 +11,11 @@ from servetune.errors import InputError, StoreError
 from servetune.hardware import instance
 from servetune.models import load_shape
 from servetune.search import Space, parse_settings
-from servetune.testing import Behaviour, FakeServer
 from servetune.trials import Launch, StudyContext, run_trials, trials_of
 from servetune.workload import CLIENT_ARGS
 
 MODEL = "Qwen/Qwen3-4B"
 URL = "http://127.0.0.1:9"
-
-
-@pytest.fixture
-def server():
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    fake = FakeServer(Behaviour())
-    asyncio.run_coroutine_threadsafe(fake.start(), loop).result(10)
-    yield fake
-    asyncio.run_coroutine_threadsafe(fake.close(), loop).result(10)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
-    loop.close()
 
 
 def test_a_run_gives_a_typed_record_and_every_request(server):
@@ -202,6 +184,9 @@ def test_levels_run_one_after_another_with_prompts_of_their_own(server, tmp_path
     assert [each.key for each in kept] == [each.key for each in found.records]
     for level in ("2-users", "1-users"):
         assert (tmp_path / "o" / level / "bench.requests.jsonl").is_file()
+    page = (tmp_path / "o" / "bench.html").read_text(encoding="utf-8")
+    timelines = page.split('"timelines":', 1)[1]
+    assert all(f'"{each.key}":{{"duration_s"' in timelines for each in found.records)
     again = checked(st.Bench, read_config(tmp_path / "o" / "bench.toml", st.Bench))
     assert again.concurrency == (2, 1)
     assert "largest within ttft:p99<=60s: 2, and more was not tried" in str(found)

@@ -63,12 +63,21 @@ def made():
         concurrency=[1, 2, 3], dry_run=True,
     )  # fmt: skip
     yield planned, 6
+    run = st.simulate(MODEL, gpu="L4", concurrency=2, requests=5)
+    yield run, 5
+    ranking = st.estimate(MODEL, gpu="L4", sweep=True, top=3)
+    yield ranking, len(ranking.ranked)
+    found = st.read(MEASURED)
+    yield found, len(found)
 
 
 def test_a_frame_has_a_row_for_each_thing_and_a_column_for_each_field():
     found = {type(result).__name__: (result, count) for result, count in made()}
     for result, count in found.values():
         assert len(result.df) == count > 0, result
+        assert result.polars.shape == result.df.shape
+        assert len(list(result.as_rows())) == count
+        assert result._repr_html_().count("<tr>") >= min(count, 20)
     assert list(found["Checkup"][0].df.columns) == ["level", "subject", "message", "hint"]
     assert set(found["EndpointStatus"][0].df["status"]) == {"InService"}
     assert {"plan", "concurrency"} <= set(found["SuggestedRuns"][0].df.columns)

@@ -4,10 +4,9 @@ import msgspec
 import pytest
 
 import servetune as st
+from servetune.api.bench_progress import done_fraction, latencies, left_s, level_of
 from servetune.api.bench_setup import prepared_load
-from servetune.api.benchmark import level_label
 from servetune.api.request import request_of
-from servetune.cli.bench_live import done_fraction, latencies, left_s
 from servetune.loadgen import Progress
 from servetune.metrics import Record
 
@@ -72,5 +71,5 @@ def test_latencies_are_those_of_the_answers_that_ended_last():
 
 
 def test_a_level_is_named_by_its_users_or_its_rate():
-    assert level_label(load(concurrency=8)) == "8 users"
-    assert level_label(load(rate=2.5)) == "2.5 requests/s"
+    assert level_of(load(concurrency=8)) == "8 users"
+    assert level_of(load(rate=2.5)) == "2.5 requests/s"

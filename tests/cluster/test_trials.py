@@ -14,7 +14,7 @@ from servetune.cluster.nodes import ClusterNode
 from servetune.cluster.placement import ResourceRequest, gpus_of_cluster, is_type, most_gpus
 from servetune.errors import InputError
 from servetune.hardware import node
-from servetune.store import read_journal
+from servetune.store import read_journal, read_timelines
 
 SERVE = f"{shlex.quote(sys.executable)} -m servetune.cli.serve_simulated"
 
@@ -137,6 +137,9 @@ class TestOnACluster:
         for record in records:
             assert "SIMULATED" in (tmp_path / record.server_log).read_text()
         assert "[4/4]" in done.stderr
+        timelines = read_timelines(tmp_path / "q.timelines.jsonl")
+        assert timelines.keys() == {record.key for record in records}
+        assert all(each["seen_by_client"] and each["total"] == 24 for each in timelines.values())
 
     def test_servers_have_the_variables_that_the_user_gives_or_hands_on(
         self, ray_cluster, servetune, tmp_path, monkeypatch

@@ -35,6 +35,8 @@ SWEEP = (
     "e2e_latency:p99<=60s;request_throughput>=5",
 )
 ARTIFACTS = ("q.json", "q.jsonl", "q.html")
+#: Files of a study beside them: its options, and the requests of its trials over time.
+BESIDE = ("q.toml", "q.timelines.jsonl")
 
 
 def run_sweep(folder, *more):
@@ -54,7 +56,7 @@ def finished(tmp_path_factory):
 
 def test_the_published_sweep_is_27_trials_and_leaves_its_artifacts(finished):
     folder, _ = finished
-    assert sorted(path.name for path in folder.iterdir()) == sorted((*ARTIFACTS, "q.toml"))
+    assert sorted(path.name for path in folder.iterdir()) == sorted((*ARTIFACTS, *BESIDE))
     records = read_journal(folder / "q.jsonl")
     assert len({record.key for record in records}) == 27
     assert all(record.status == "ok" for record in records)
@@ -79,7 +81,7 @@ def test_every_record_obeys_littles_law(finished):
 
 def test_the_same_run_gives_the_same_bytes(finished, servetune, tmp_path):
     assert servetune(*SWEEP, "--output-json", "q.json").returncode == 0
-    for name in (*ARTIFACTS, "q.toml"):
+    for name in (*ARTIFACTS, *BESIDE):
         assert (tmp_path / name).read_bytes() == (finished[0] / name).read_bytes()
 
 
@@ -112,7 +114,7 @@ def test_kill_9_at_any_moment_then_resume_equals_an_unbroken_run(
 
     resumed = servetune(*SWEEP, "--output-json", "q.json", "--resume")
     assert resumed.returncode == 0
-    for name in (*ARTIFACTS, "q.toml"):
+    for name in (*ARTIFACTS, *BESIDE):
         assert (tmp_path / name).read_bytes() == (finished[0] / name).read_bytes()
     new_lines = resumed.stderr.count("] simulated ")
     assert new_lines == 27 - kept.count(b"\n")
@@ -183,8 +185,8 @@ def test_nothing_that_meets_the_constraints_is_exit_status_1(servetune):
 def test_report_makes_the_same_dashboard_from_the_journal_and_summary(
     finished, servetune, tmp_path
 ):
-    """The summary has what the search found, which no line of the journal says."""
-    for name in ("q.jsonl", "q.json"):
+    """The summary has what the search found, which no line of the journal says; timelines too."""
+    for name in ("q.jsonl", "q.json", "q.timelines.jsonl"):
         (tmp_path / name).write_bytes((finished[0] / name).read_bytes())
     done = servetune("report", "q.jsonl")
     assert done.returncode == 0, done.stderr

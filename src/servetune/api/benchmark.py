@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from servetune.api.bench_progress import done_fraction, level_of, progress_rows
 from servetune.api.bench_request import Baseline, Bench
 from servetune.api.bench_setup import dry_run_text, prepared_load
+from servetune.api.frames import TableRow, Tabular
+from servetune.api.notebook import NotebookBar, notebook_bar
 from servetune.api.notes import note, progress
 from servetune.api.request import request_of, write_repeating
-from servetune.api.trials import Trials, write_artifacts
+from servetune.api.timelines import timeline_of_requests
+from servetune.api.trials import Trials, run_html, write_artifacts
 from servetune.errors import ExitStatus, InputError, ServerRefused, ServetuneError, StoreError
 from servetune.loadgen import LoadResult, Progress, export_spans, otlp_endpoint
 from servetune.metrics import Constraint, parse_constraints, unmet
+from servetune.report import text_html
 from servetune.report.baseline import BaselineComparison
 from servetune.report.levels import knee, largest
 from servetune.secret import redacted_text
@@ -34,12 +40,8 @@ from servetune.store import (
     write_text,
 )
 from servetune.trials import Bench as PreparedLoad
-from servetune.trials import Benched, RunWatch
+from servetune.trials import Benched, RunWatch, measured_requests
 from servetune.trials import bench as send
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 #: Statuses that may mean a route that is not there, or a model that is not.
 NO_SUCH_ROUTE = (404, 405, 501)
@@ -47,7 +49,7 @@ NO_SUCH_ROUTE = (404, 405, 501)
 OnProgress = Callable[[PreparedLoad, Progress | None], None]
 
 
-class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
+class BenchResult(Tabular, frozen=True, kw_only=True):
     """Result of a load test.
 
     Attributes:
@@ -69,8 +71,6 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
 
         return as_text(bench_table(self.record, self.constraints)) if self.record else self.planned
 
-    __repr__ = __str__
-
     @property
     def status(self) -> int:
         """Exit status: 0 done; 1 a constraint or the baseline is missed; 3 given up; 130
@@ -86,15 +86,19 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
         missed = missed or bool(self.constraints and unmet(self.constraints, self.record.results))
         return ExitStatus.TARGET_MISSED if missed else ExitStatus.DONE
 
-    @property
-    def df(self) -> pd.DataFrame:
+    def as_rows(self) -> Iterable[TableRow]:
         """One row per request."""
-        from servetune.api.frames import frame
+        return self.load.records if self.load else ()
 
-        return frame(msgspec.to_builtins(self.load.records) if self.load else ())
+    def _repr_html_(self) -> str:
+        if self.record is None or self.load is None:
+            return text_html(self.planned)
+        run = Trials(records=(self.record,), constraints=self.constraints)
+        requests = measured_requests(self.record.key, self.load)
+        return run_html(run, requests if self.load.records else None)
 
 
-class BenchLevels(msgspec.Struct, frozen=True, kw_only=True):
+class BenchLevels(Tabular, frozen=True, kw_only=True):
     """Results of a load test at several levels.
 
     Attributes:
@@ -112,12 +116,18 @@ class BenchLevels(msgspec.Struct, frozen=True, kw_only=True):
 
         return as_text(levels_table(self.records, self.constraints, asked=self.asked))
 
-    __repr__ = __str__
-
     @property
     def records(self) -> tuple[TrialRecord, ...]:
         """Records of the levels, as the journal has them."""
         return tuple(level.record for level in self.levels if level.record is not None)
+
+    @property
+    def trials(self) -> Trials:
+        """The levels as trials of one run."""
+        return Trials(records=self.records, constraints=self.constraints)
+
+    def _repr_html_(self) -> str:
+        return self.trials._repr_html_()
 
     @property
     def knee(self) -> TrialRecord | None:
@@ -146,14 +156,9 @@ class BenchLevels(msgspec.Struct, frozen=True, kw_only=True):
         missed = self.constraints and self.largest is None
         return ExitStatus.TARGET_MISSED if missed else ExitStatus.DONE
 
-    @property
-    def df(self) -> pd.DataFrame:
-        """One row per level: settings of the load, then results, as a pandas frame.
-
-        Raises:
-            InputError: pandas is not installed.
-        """
-        return Trials(records=self.records, constraints=self.constraints).df
+    def as_rows(self) -> Iterable[TableRow]:
+        """One row per level: settings of the load, then results."""
+        return self.trials.as_rows()
 
 
 def bench(
@@ -170,7 +175,7 @@ def bench(
     Args:
         request: The request, or the address of one server.
         on_progress: Called with the load and its progress twice a second; first with `None`,
-            when it is prepared.
+            when it is prepared. Without it a notebook shows a bar.
         options: Fields of `Bench`.
 
     Returns:
@@ -196,14 +201,17 @@ def bench(
         require_free(request.results.out)
         for each in levels if len(levels) > 1 else ():
             require_free(request.results.out / level_name(each))
-    if len(levels) > 1:
-        return _bench_levels(request, levels, on_progress)
-    if request.results.dry_run:
-        return _bench_one(levels[0], on_progress, RunWatch())
-    done: list[BenchResult] = []
-    with _watch(request, levels, done) as watch:
-        done.append(_bench_one(levels[0], on_progress, watch))
-    return done[0]
+    with notebook_bar(quiet=on_progress is not None) as bar:
+        if bar is not None:
+            on_progress = _shown_on(bar, len(levels))
+        if len(levels) > 1:
+            return _bench_levels(request, levels, on_progress)
+        if request.results.dry_run:
+            return _bench_one(levels[0], on_progress, RunWatch())
+        done: list[BenchResult] = []
+        with _watch(request, levels, done) as watch:
+            done.append(_bench_one(levels[0], on_progress, watch))
+        return done[0]
 
 
 def _watch(request: Bench, levels: Sequence[Bench], done: Sequence[BenchResult]) -> RunWatch:
@@ -222,6 +230,26 @@ def _watch(request: Bench, levels: Sequence[Bench], done: Sequence[BenchResult])
 
     out = request.results.out
     return RunWatch(None if out is None else Artifacts(out, STEM), overview=overview, say=progress)
+
+
+def _shown_on(bar: NotebookBar, level_count: int) -> OnProgress:
+    """Callback that shows each load and its progress in a notebook."""
+    begun = itertools.count(1)
+    level = ""
+
+    def show(load: PreparedLoad, progress: Progress | None) -> None:
+        nonlocal level
+        if progress is None:
+            if level_count > 1:
+                level = f"level {next(begun)} of {level_count}, {level_of(load)}: "
+            bar.show(None, f"{level}warming up", "")
+            return
+        ended = f"{progress.finished_count:,} of {progress.request_count:,} requests"
+        rows = progress_rows(load, progress)
+        words = "\n".join(f"{name:<16} {value}" for name, value in rows)
+        bar.show(done_fraction(load, progress), level + ended, words)
+
+    return show
 
 
 def _bench_levels(
@@ -257,12 +285,6 @@ def level_name(level: Bench) -> str:
     if level.load.rate is not None:
         return f"{level.load.rate:g}-per-s"
     return f"{level.load.concurrency}-users"
-
-
-def level_label(load: PreparedLoad) -> str:
-    """What sets this load apart from the other levels of a run: users, or requests per second."""
-    rate = load.client_args.get("request_rate")
-    return f"{rate:g} requests/s" if rate is not None else f"{load.workload.concurrency} users"
 
 
 def _require_levels(request: Bench) -> None:
@@ -304,7 +326,12 @@ def _write_levels(
     if request.results.out is None or not records:
         return
     artifacts = Artifacts(request.results.out, STEM)
-    write_artifacts(artifacts, records, constraints)
+    timelines = {
+        level.record.key: timeline_of_requests(measured_requests(level.record.key, level.load))
+        for level in done
+        if level.record is not None and level.load is not None and level.load.records
+    }
+    write_artifacts(artifacts, records, constraints, timelines=timelines)
     write_repeating(request_of(Bench, request, {"out": None}), artifacts.configuration)
     for path in (artifacts.journal, artifacts.summary, artifacts.dashboard):
         progress(f"wrote {path}")
@@ -358,9 +385,9 @@ def _sent(
             if on_progress is not None:
                 on_progress(load, progress)
 
-        watch.stage("", level_label(load), "warm-up")
+        watch.stage("", level_of(load), "warm-up")
         benched = send(load, on_progress=report, halt=watch.halt, artifacts=artifacts)
-        watch.stage("", level_label(load), "evaluating")
+        watch.stage("", level_of(load), "evaluating")
         return benched
 
     try:
@@ -405,9 +432,6 @@ def require_free(folder: Path) -> None:
 
 def write_outputs(folder: Path, request: PreparedLoad, benched: Benched) -> None:
     """Journal, summary, dashboard, and every request in as many forms as can be written."""
-    # Imported when the load is over: nothing of it is needed before the first request.
-    from servetune.report import timeline_of
-
     folder.mkdir(parents=True, exist_ok=True)
     artifacts = Artifacts(folder, STEM)
     write_record(artifacts.journal, benched.record)
@@ -425,7 +449,7 @@ def write_outputs(folder: Path, request: PreparedLoad, benched: Benched) -> None
             written.append(parquet)
         else:
             note("note: no Parquet without pyarrow: pip install 'servetune[parquet]'")
-        timeline = timeline_of(records, sent_s, _kv_use(benched), seen_by_client=True)
+        timeline = timeline_of_requests(measured_requests(benched.record.key, benched.result))
         write_artifacts(artifacts, [benched.record], request.constraints, timeline=timeline)
         written += [artifacts.summary, artifacts.dashboard]
     if benched.result.side is not None and benched.result.side.series:
@@ -450,14 +474,3 @@ def export(named: str, request: PreparedLoad, benched: Benched) -> None:
         api=request.workload.api,
     )
     progress(f"sent {sent:,} spans to {endpoint}")
-
-
-def _kv_use(benched: Benched) -> list[tuple[float, float]]:
-    if benched.result.side is None:
-        return []
-    for series in benched.result.side.series:
-        values = series.values.get("kv_usage_fraction")
-        if values is not None:
-            pairs = zip(series.times_s, values, strict=True)
-            return [(at_s, value) for at_s, value in pairs if value is not None]
-    return []

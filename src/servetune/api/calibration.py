@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 import msgspec
 
 from servetune.api.estimate_commands import anchor_commands
-from servetune.api.frames import frame
+from servetune.api.frames import TableRow, Tabular
 from servetune.api.inputs import read_records, with_server_args
 from servetune.api.notes import progress
 from servetune.api.request import Request, given, request_of
@@ -44,9 +44,6 @@ from servetune.store.artifacts import write_text
 from servetune.store.schema import now_utc
 from servetune.units import MS_PER_S, format_seconds
 from servetune.workload import LengthLaws, Workload
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 RunCount = Annotated[int, msgspec.Meta(ge=1, le=16)]
 """Runs worth suggesting."""
@@ -176,15 +173,14 @@ class KeptResult(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(_text(self.kept))
 
 
-class CalibrationNames(msgspec.Struct, frozen=True, kw_only=True):
+class CalibrationNames(Tabular, frozen=True, kw_only=True):
     """Names of the calibrations that are kept."""
 
     names: tuple[str, ...]
 
-    @property
-    def df(self) -> pd.DataFrame:
-        """One row per calibration; needs pandas."""
-        return frame({"name": name} for name in self.names)
+    def as_rows(self) -> Iterable[TableRow]:
+        """One row per calibration."""
+        return ({"name": name} for name in self.names)
 
     def to_json(self) -> tuple[str, ...]:
         """Plain values for JSON."""
@@ -194,7 +190,7 @@ class CalibrationNames(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(self.names) if self.names else "no calibration is kept"
 
 
-class SuggestedRuns(msgspec.Struct, frozen=True, kw_only=True):
+class SuggestedRuns(Tabular, frozen=True, kw_only=True):
     """Runs to measure first: those after which least is in doubt.
 
     Attributes:
@@ -211,10 +207,9 @@ class SuggestedRuns(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[str, ...]
     model: str
 
-    @property
-    def df(self) -> pd.DataFrame:
-        """One row per run; needs pandas."""
-        return frame(
+    def as_rows(self) -> Iterable[TableRow]:
+        """One row per run."""
+        return (
             {"plan": run.plan.label, **msgspec.structs.asdict(run.point)}
             for run in self.suggested.runs
         )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
 from servetune import __version__
-from servetune.api.frames import frame
+from servetune.api.frames import TableRow, Tabular
 from servetune.api.notes import progress
 from servetune.api.request import Request, request_of
 from servetune.engines import ENGINES, engine
@@ -25,9 +25,6 @@ from servetune.servers.leftovers import Leftover
 from servetune.servers.machine import Machine, driver_version, machine_here, port_holders
 from servetune.trials.ceiling import Ceiling, load_ceiling
 from servetune.units import GIB, format_bytes
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Level = Literal["ok", "note", "warning", "trouble"]
 
@@ -340,7 +337,7 @@ class Doctor(Request, frozen=True, kw_only=True):
     ] = False
 
 
-class Checkup(msgspec.Struct, frozen=True, kw_only=True):
+class Checkup(Tabular, frozen=True, kw_only=True):
     """Findings about this machine.
 
     Attributes:
@@ -356,10 +353,9 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
         """Whether no finding is a warning or worse."""
         return not any(each.level in ("warning", "trouble") for each in self.findings)
 
-    @property
-    def df(self) -> pd.DataFrame:
-        """One row per finding; needs pandas."""
-        return frame(self.findings)
+    def as_rows(self) -> Iterable[TableRow]:
+        """One row per finding."""
+        return self.findings
 
     def to_json(self) -> JsonObject:
         """Plain values for JSON."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
 
 from servetune.api.aws_region import REGION, region_of
-from servetune.api.frames import frame
+from servetune.api.frames import TableRow, Tabular
 from servetune.api.notes import progress
 from servetune.api.request import Request, request_of
 from servetune.api.waiting import Token, Waiting, aws_in, completed, now, role_of, with_token
@@ -25,9 +25,6 @@ from servetune.deploy.names import require_name, require_region
 from servetune.errors import InputError
 from servetune.hardware import instances
 from servetune.option import argument, option
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 OnProgress = Callable[[str], None]
 LineCount = Annotated[int, msgspec.Meta(ge=1, le=10000)]
@@ -99,7 +96,7 @@ class Orphans(Request, frozen=True, kw_only=True):
     waiting: Waiting = Waiting()
 
 
-class EndpointChange(msgspec.Struct, frozen=True, kw_only=True):
+class EndpointChange(Tabular, frozen=True, kw_only=True):
     """Changes that were made to an endpoint.
 
     Attributes:
@@ -110,13 +107,12 @@ class EndpointChange(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
     changes: tuple[str, ...]
 
-    @property
-    def df(self) -> pd.DataFrame:
-        """One row per change; needs pandas."""
-        return frame({"endpoint": self.endpoint, "change": each} for each in self.changes)
+    def as_rows(self) -> Iterable[TableRow]:
+        """One row per change."""
+        return ({"endpoint": self.endpoint, "change": each} for each in self.changes)
 
 
-class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
+class EndpointStatus(Tabular, frozen=True, kw_only=True):
     """Resources of an endpoint.
 
     Attributes:
@@ -129,10 +125,9 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
     region: str
     rows: tuple[Row, ...]
 
-    @property
-    def df(self) -> pd.DataFrame:
-        """One row per resource; needs pandas."""
-        return frame(self.rows)
+    def as_rows(self) -> Iterable[TableRow]:
+        """One row per resource."""
+        return self.rows
 
     @property
     def serves(self) -> bool:

@@ -6,16 +6,16 @@ Predictions of servetune and of NVIDIA's aiconfigurator stand side by side, neve
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import msgspec
 
 from servetune.api.choosing import Selection
 from servetune.api.estimate_load import HeldLoad
 from servetune.api.estimate_text import Split, estimate_text
-from servetune.api.frames import frame
+from servetune.api.frames import TableRow, Tabular
 from servetune.api.notes import progress
 from servetune.api.ranking import Priced, Ranked
 from servetune.api.ranking_text import sweep_text
@@ -36,9 +36,6 @@ from servetune.store import write_text
 from servetune.units import MS_PER_S, format_rate, format_seconds
 from servetune.workload import Workload
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs of an estimation's text besides its figures.
@@ -58,7 +55,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | None = None
 
 
-class Estimation(msgspec.Struct, frozen=True, kw_only=True):
+class Estimation(Tabular, frozen=True, kw_only=True):
     """One machine, priced in every split of its GPUs.
 
     Attributes:
@@ -93,10 +90,25 @@ class Estimation(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the model fits; it does, or there is no estimation."""
         return True
 
-    @property
-    def df(self) -> pd.DataFrame:
+    def as_rows(self) -> Iterable[TableRow]:
         """The chosen split's steady state, one row for each concurrency."""
-        return frame(msgspec.to_builtins(point) for point in self.curve)
+        return self.curve
+
+    def _facts(self) -> Sequence[tuple[str, str]]:
+        answer, interval = self.chosen.answer, self.chosen.answer.interval
+        best, users = answer.best_throughput, self.constraints.concurrency
+        facts = [("model", f"{self.shown.shape.name} on {self.node.label}")]
+        facts += [("plan", self.chosen.plan.label), ("knee", f"{self.knee:,} users")]
+        if best is not None:
+            rate = f"{format_rate(best.output_tokens_per_s)} tok/s with {best.concurrency:,} users"
+            facts.append(("best throughput", rate))
+        if self.shown.limited:
+            held = f"{users:,} users" if users is not None else "no load"
+            facts.append(("largest load within the limits", held))
+        factors = f"{interval.low_factor:.3g} to {interval.high_factor:.3g}"
+        facts.append(("accuracy", f"times within a factor of {factors}: {interval.basis}"))
+        facts.append(("", "arithmetic: nothing was run"))
+        return facts
 
     def to_json(self) -> JsonObject:
         """Plain values for JSON."""
@@ -133,7 +145,7 @@ class Estimation(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join([*lines, *(["", *opinions] if opinions else [])])
 
 
-class Ranking(msgspec.Struct, frozen=True, kw_only=True):
+class Ranking(Tabular, frozen=True, kw_only=True):
     """The best plans for one machine or several.
 
     Attributes:
@@ -153,10 +165,9 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a plan holds every constraint."""
         return bool(self.ranked)
 
-    @property
-    def df(self) -> pd.DataFrame:
+    def as_rows(self) -> Iterable[TableRow]:
         """One row per plan, best first."""
-        return frame(
+        return (
             {
                 "machine": one.node.label,
                 "plan": one.swept.plan.label,
@@ -164,6 +175,15 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
                 **msgspec.to_builtins(one.swept.point),
             }
             for one in self.ranked
+        )
+
+    def _facts(self) -> Sequence[tuple[str, str]]:
+        where = self.nodes[0].label if len(self.nodes) == 1 else f"{len(self.nodes)} machines"
+        limits = "; ".join(limit.label for limit in self.selection.limits)
+        return (
+            ("model", f"{self.selection.shape.name} on {where}"),
+            ("limits", limits or "none"),
+            ("plans", f"{len(self.ranked):,} shown of {self.priced.count:,} that were predicted"),
         )
 
     def to_json(self) -> JsonObject:
@@ -185,7 +205,7 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(sweep_text(self.ranked, self.priced, self.nodes, self.selection))
 
 
-class MachineComparison(msgspec.Struct, frozen=True, kw_only=True):
+class MachineComparison(Tabular, frozen=True, kw_only=True):
     """Machines by what a million output tokens cost on them.
 
     Attributes:
@@ -206,10 +226,9 @@ class MachineComparison(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a machine holds the limits."""
         return bool(self.usable)
 
-    @property
-    def df(self) -> pd.DataFrame:
+    def as_rows(self) -> Iterable[TableRow]:
         """One row per machine that holds the limits, cheapest first."""
-        return frame(
+        return (
             {
                 "machine": offer.node.label,
                 "usd_per_hour": offer.node.price.usd_per_hour if offer.node.price else None,
@@ -219,6 +238,14 @@ class MachineComparison(msgspec.Struct, frozen=True, kw_only=True):
             }
             for offer in self.usable
             if offer.best is not None
+        )
+
+    def _facts(self) -> Sequence[tuple[str, str]]:
+        limits = "; ".join(limit.label for limit in self.selection.limits)
+        return (
+            ("model", self.selection.shape.name),
+            ("limits", limits or "none"),
+            ("machines", f"{len(self.usable):,} of {len(self.offers):,} can serve it"),
         )
 
     def to_json(self) -> JsonObject:
@@ -325,7 +352,7 @@ def _row(
     )
 
 
-class TablePrediction(msgspec.Struct, frozen=True, kw_only=True):
+class TablePrediction(Tabular, frozen=True, kw_only=True):
     """Predictions of a table's rows.
 
     Attributes:
@@ -340,10 +367,9 @@ class TablePrediction(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...]
     rows: tuple[Mapping[str, Cell], ...]
 
-    @property
-    def df(self) -> pd.DataFrame:
-        """One row per row of the table, as a pandas frame."""
-        return frame({name: row[name] for name in self.columns} for row in self.rows)
+    def as_rows(self) -> Iterable[TableRow]:
+        """One row per row of the table."""
+        return ({name: row[name] for name in self.columns} for row in self.rows)
 
     def to_json(self) -> JsonObject:
         """Plain values for JSON."""

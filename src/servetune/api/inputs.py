@@ -25,6 +25,8 @@ from servetune.hardware.detect import detect, detect_cpu
 from servetune.plan import Plan
 from servetune.search import Goal, Space, parse_objectives, parse_settings
 from servetune.store import (
+    REQUESTS,
+    TIMELINES,
     TrialRecord,
     is_report,
     journal_records,
@@ -195,13 +197,13 @@ def _with_settings(record: TrialRecord, settings: Sequence[str]) -> TrialRecord:
 
 
 def journals_in(folder: Path) -> list[Path]:
-    """Journals directly in a folder, by name; files of single requests are none.
+    """Journals directly in a folder, by name; files of requests and timelines are none.
 
     Raises:
         StoreError: There is none.
     """
     found = sorted(
-        path for path in folder.glob("*.jsonl") if not path.name.endswith(".requests.jsonl")
+        path for path in folder.glob("*.jsonl") if not path.name.endswith((REQUESTS, TIMELINES))
     )
     if not found:
         raise StoreError(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
-import msgspec
-
-from servetune.api.frames import frame
+from servetune.api.frames import TableRow, Tabular
 from servetune.api.inputs import chosen_node
 from servetune.api.request import Request, request_of
 from servetune.api.shared_options import Limits
@@ -16,9 +15,6 @@ from servetune.errors import InputError
 from servetune.hardware import Node
 from servetune.option import Positive, argument, option
 from servetune.report import ReplicaRow, replica_rows
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MAX_INSTANCES = 1000
 
@@ -62,7 +58,7 @@ class StudyLayouts(Request, frozen=True, kw_only=True):
     limits: Limits = Limits()
 
 
-class ComparedLayouts(msgspec.Struct, frozen=True, kw_only=True):
+class ComparedLayouts(Tabular, frozen=True, kw_only=True):
     """Layouts side by side.
 
     Attributes:
@@ -73,10 +69,9 @@ class ComparedLayouts(msgspec.Struct, frozen=True, kw_only=True):
     node: Node
     rows: tuple[ReplicaRow, ...]
 
-    @property
-    def df(self) -> pd.DataFrame:
-        """One row per layout and number of instances; needs pandas."""
-        return frame(self.rows)
+    def as_rows(self) -> Iterable[TableRow]:
+        """One row per layout and number of instances."""
+        return self.rows
 
 
 def study_layouts(

@@ -8,6 +8,8 @@ both on standard error, needs nothing of its own. Credentials are taken out.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from servetune.secret import redacted_text
 
@@ -21,4 +23,21 @@ def note(text: str) -> None:
 
 def progress(text: str) -> None:
     """Tell how far a run is, or where a file went."""
-    LOGGER.info("%s", redacted_text(text))
+    clean = redacted_text(text)
+    LOGGER.info("%s", clean)
+    for take in tuple(_LISTENERS):
+        take(clean)
+
+
+#: Functions that take progress besides the logger.
+_LISTENERS: list[Callable[[str], None]] = []
+
+
+@contextmanager
+def heard_by(take: Callable[[str], None]) -> Iterator[None]:
+    """Have a function take progress, whatever the logger's level."""
+    _LISTENERS.append(take)
+    try:
+        yield
+    finally:
+        _LISTENERS.remove(take)

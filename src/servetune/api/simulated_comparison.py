@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from servetune.api.frames import frame
+from servetune.api.frames import TableRow, Tabular
 from servetune.api.inputs import read_records, with_server_args
 from servetune.errors import InputError, PlanError, ServetuneError
 from servetune.hardware import Node, detect_cpu, instance, instances, node
@@ -20,9 +19,6 @@ from servetune.report import PredictionPair, label_of, median_errors, quantity_e
 from servetune.store import TrialRecord
 from servetune.trials import StudyContext, simulated_again
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 class LeftOut(msgspec.Struct, frozen=True):
     """Trial that cannot be simulated, and the reason."""
@@ -32,7 +28,7 @@ class LeftOut(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
-class SimulationComparison(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationComparison(Tabular, frozen=True, kw_only=True):
     """Measured trials and their simulation.
 
     Attributes:
@@ -50,10 +46,9 @@ class SimulationComparison(msgspec.Struct, frozen=True, kw_only=True):
         """Always true: a comparison has no constraints."""
         return True
 
-    @property
-    def df(self) -> pd.DataFrame:
-        """One row per trial and quantity: predicted, measured, error; needs pandas."""
-        return frame(
+    def as_rows(self) -> Iterable[TableRow]:
+        """One row per trial and quantity: predicted, measured, error."""
+        return (
             {"trial": pair.label, "key": pair.key, **msgspec.structs.asdict(each)}
             for pair in self.pairs
             for each in quantity_errors(pair)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from servetune.api.frames import frame
+from servetune.api.frames import TableRow, Tabular
 from servetune.api.inputs import note_idle, require_known_settings
 from servetune.api.load_values import load_values, note_idle_load, require_stated_once
+from servetune.api.notebook import NotebookBar, notebook_bar
 from servetune.api.notes import note, progress
 from servetune.api.request import Request, given, request_of, write_repeating
 from servetune.api.shared_options import (
@@ -31,7 +32,8 @@ from servetune.api.shared_options import (
     SimulatedEngine,
 )
 from servetune.api.simulated_comparison import SimulationComparison, compare_with_simulation
-from servetune.api.trials import write_artifacts
+from servetune.api.timelines import timeline_of_requests
+from servetune.api.trials import Trials, run_html, write_artifacts
 from servetune.engines import DEFAULT_ENGINE, check_weights, engine, recorded_engine, resolved
 from servetune.errors import InputError, StoreError
 from servetune.metrics import LATENCIES, Constraint, Record, parse_constraints, unmet
@@ -40,11 +42,17 @@ from servetune.models import load_shape
 from servetune.option import Count, Fraction, NonNegative, NonNegativeCount, Positive, option
 from servetune.perf.roofline import Interval
 from servetune.perf.sim import SimulatedRun, describe_scheduler, without_effect
-from servetune.report import timeline_of
 from servetune.search import Axis, Space, Value, parse_settings
 from servetune.simserver.server_arguments import argument_types
 from servetune.store import Artifacts, Journal, Results, TrialRecord, write_requests
-from servetune.trials import StudyContext, Trial, simulated_with_requests, trials_of, with_fields
+from servetune.trials import (
+    StudyContext,
+    Trial,
+    simulated_requests,
+    simulated_with_requests,
+    trials_of,
+    with_fields,
+)
 from servetune.trials.interval import interval_of_trial
 from servetune.units import MS_PER_S
 from servetune.workload import (
@@ -63,9 +71,6 @@ from servetune.workload.options import (
     STUDY_REQUESTS_WORDS,
 )
 from servetune.workload.traces import trace_in
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: Name of the files in `out`.
 STEM = "simulated"
@@ -235,7 +240,7 @@ class Simulation(Request, frozen=True, kw_only=True):
     ] = None
 
 
-class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationResult(Tabular, frozen=True, kw_only=True):
     """Result of one simulation.
 
     Attributes:
@@ -262,8 +267,6 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
 
         return as_text(trial_table(self.record, self.constraints, heading=self.heading))
 
-    __repr__ = __str__
-
     @property
     def feasible(self) -> bool:
         """Whether requests were answered, and within the constraints."""
@@ -271,10 +274,14 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
             self.constraints and unmet(self.constraints, self.record.results)
         )
 
-    @property
-    def df(self) -> pd.DataFrame:
-        """One row per request; needs pandas."""
-        return frame(self.run.records)
+    def as_rows(self) -> Iterable[TableRow]:
+        """One row per request."""
+        return self.run.records
+
+    def _repr_html_(self) -> str:
+        run = Trials(records=(self.record,), constraints=self.constraints)
+        requests = simulated_requests(self.record.key, self.run)
+        return run_html(run, requests if self.run.records else None, [self.heading, self.cliff])
 
 
 class SimulationProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -335,7 +342,7 @@ def simulate(
     Args:
         request: The request, or the model.
         on_progress: Called with a `SimulationProgress` up to a hundred times; with `compare`
-            after each trial.
+            after each trial. Without it a notebook shows a bar.
         options: Fields of `Simulation`.
 
     Returns:
@@ -352,6 +359,24 @@ def simulate(
         (True, 20)
     """
     request = request_of(Simulation, request, options)
+    with notebook_bar(quiet=on_progress is not None) as bar:
+        return _simulate(request, on_progress if bar is None else _shown_on(bar))
+
+
+def _shown_on(bar: NotebookBar) -> OnProgress:
+    """Callback that shows a simulation in a notebook."""
+
+    def show(progress: SimulationProgress) -> None:
+        what = "trials" if progress.time_s is None else "requests"
+        count = f"{progress.done:,} of {progress.total:,} {what} simulated"
+        bar.show(progress.done / progress.total, count)
+
+    return show
+
+
+def _simulate(
+    request: Simulation, on_progress: OnProgress | None
+) -> SimulationResult | SimulationComparison:
     if request.compare is not None:
         for field in given(request):
             if field.name not in _OF_COMPARISON:
@@ -563,7 +588,7 @@ def _write(
     with Journal(artifacts.journal) as journal:
         journal.append(record)
     write_requests(artifacts.requests, run.records, run.admitted_s, token_times=token_times)
-    timeline = timeline_of(run.records, run.admitted_s, run.kv_use)
+    timeline = timeline_of_requests(simulated_requests(record.key, run))
     write_artifacts(artifacts, [record], constraints, timeline=timeline)
     for name, path in (
         ("journal", artifacts.journal),

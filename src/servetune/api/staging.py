@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
 from servetune.api.aws_region import REGION, region_of
-from servetune.api.frames import frame
+from servetune.api.frames import TableRow, Tabular
 from servetune.api.notes import progress
 from servetune.api.request import Request, request_of
 from servetune.api.waiting import aws_in, completed, role_of
@@ -29,9 +29,6 @@ from servetune.deploy.staging import stage as upload
 from servetune.errors import InputError, ServetuneError
 from servetune.models import cached_snapshot, load_shape, weight_bytes
 from servetune.option import NonNegative, argument, option
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: Longest wait for a job; SageMaker stops it after 12 h.
 JOB_TIMEOUT_S = 13 * 3600.0
@@ -94,7 +91,7 @@ class Staging(Request, frozen=True, kw_only=True):
     ] = 15.0
 
 
-class StagingPlan(msgspec.Struct, frozen=True, kw_only=True):
+class StagingPlan(Tabular, frozen=True, kw_only=True):
     """Files that staging would send.
 
     Attributes:
@@ -111,10 +108,9 @@ class StagingPlan(msgspec.Struct, frozen=True, kw_only=True):
     revision: str | None = None
     job: dict[str, Any] | None = None
 
-    @property
-    def df(self) -> pd.DataFrame:
-        """One row per file; needs pandas."""
-        return frame(self.files)
+    def as_rows(self) -> Iterable[TableRow]:
+        """One row per file."""
+        return self.files
 
     @property
     def total_bytes(self) -> int:

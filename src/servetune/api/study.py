@@ -5,24 +5,25 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from servetune.api.frames import frame
+from servetune.api.frames import TableRow, Tabular
+from servetune.api.notebook import NotebookBar, notebook_bar
 from servetune.api.notes import note, progress
 from servetune.api.request import command_words, request_of, write_repeating
 from servetune.api.study_request import Study, note_leftovers
 from servetune.api.study_setup import StudySetup, study_setup
+from servetune.api.timelines import TimelineKeeper, interesting_keys, timelines_for_page
 from servetune.api.trials import Pick, Trials, pick_from, write_artifacts
-from servetune.cluster import require_capacity, run_trials_on_cluster
-from servetune.errors import ExitStatus, InputError
+from servetune.cluster import ClusterEvents, require_capacity, run_trials_on_cluster
+from servetune.errors import ExitStatus, InputError, StoreError
 from servetune.json_value import JsonMembers, JsonObject
 from servetune.metrics import unmet
-from servetune.report import candidates_of, picks
+from servetune.report import candidates_of, digest_html, picks, text_html
 from servetune.search import OBJECTIVES, Objective, SearchSummary, recommend
 from servetune.secret import redacted, redacted_text
 from servetune.servers.launchers import Job, kubernetes_job, slurm_script
@@ -33,6 +34,7 @@ from servetune.store import (
     RunStatus,
     TrialConfig,
     TrialRecord,
+    keep_timelines,
     latest,
 )
 from servetune.trials import (
@@ -53,9 +55,6 @@ from servetune.trials import (
 from servetune.trials.order import finished_records, is_put_off
 from servetune.units import format_seconds
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 class PlannedServer(msgspec.Struct, frozen=True, kw_only=True):
     """Server that a dry run would start, and its trials, without credentials.
@@ -75,7 +74,7 @@ class PlannedServer(msgspec.Struct, frozen=True, kw_only=True):
     finds: str = ""
 
 
-class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
+class StudyResult(Tabular, frozen=True, kw_only=True):
     """Result of a study.
 
     Attributes:
@@ -109,12 +108,11 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
             return ExitStatus.INTERRUPTED
         return _status_of(self.trials) if self.trials.records else 0
 
-    @property
-    def df(self) -> pd.DataFrame:
-        """One row per trial, see `Trials.df`; after a dry run its settings alone."""
+    def as_rows(self) -> Iterable[TableRow]:
+        """One row per trial, as of `Trials`; after a dry run its settings alone."""
         if not self.planned:
-            return self.trials.df
-        return frame(
+            return self.trials.as_rows()
+        return (
             {f"server.{name}": value for name, value in server.server_args.items()}
             | {f"client.{name}": value for name, value in load.items()}
             for server in self.planned
@@ -134,7 +132,15 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
             return self.job.rstrip("\n")
         if self.planned:
             return "\n".join(self._plan_lines())
-        return "\n".join(map(str, (self.pick(), *self.loads, *filter(None, [self.search]))))
+        return "\n".join(map(str, (self.pick(), *self.loads)))
+
+    def _repr_html_(self) -> str:
+        if self.job:
+            return text_html(self.job)
+        if self.planned:
+            return super()._repr_html_()
+        page = self.trials.page() if self.trials.records else ""
+        return digest_html(self.trials.digest([str(each) for each in self.loads]), page)
 
     def _plan_lines(self) -> Iterator[str]:
         finds = self.planned[0].finds
@@ -168,7 +174,7 @@ def tune(
     Args:
         request: The request, or the model.
         on_progress: Called with a `TrialDone` after each trial, one call at a time, not always
-            from the same thread.
+            from the same thread. Without it a notebook shows a bar.
         options: Fields of `Study`.
 
     Returns:
@@ -229,7 +235,9 @@ def tune(
         asked.require_hope()
     with Journal(setup.artifacts.journal, resume=study.files.resume) as journal:
         try:
-            interrupted = run_study(setup, policy, asked, journal, on_progress)
+            with notebook_bar(quiet=on_progress is not None) as bar:
+                watch = on_progress if bar is None else _shown_on(bar)
+                interrupted = run_study(setup, policy, asked, journal, watch)
         except _CallbackRaised:
             _write(setup, journal, asked.summary(interrupted=True))
             raise
@@ -237,11 +245,22 @@ def tune(
         records = _write(setup, journal, search)
     return msgspec.structs.replace(
         result,
-        trials=msgspec.structs.replace(nothing, records=records, source=setup.artifacts.journal),
+        trials=msgspec.structs.replace(
+            nothing, records=records, source=setup.artifacts.journal, search=search
+        ),
         interrupted=interrupted,
         search=search,
         loads=asked.found() if isinstance(asked, LargestLoads) else (),
     )
+
+
+def _shown_on(bar: NotebookBar) -> OnProgress:
+    """Callback that shows each trial in a notebook as it ends."""
+
+    def show(event: TrialDone) -> None:
+        bar.show(event.done / event.total, f"{event.done:,} of {event.total:,} trials", str(event))
+
+    return show
 
 
 def _search(setup: StudySetup, policy: ExecutionPolicy) -> TrialSearch:
@@ -257,12 +276,18 @@ def _write(setup: StudySetup, journal: Journal, search: SearchSummary) -> tuple[
     records = tuple(latest(journal.records))
     if records:  # none where it was interrupted before the first trial ended
         goal = setup.context.goal
+        chosen = picks(records, goal.constraints, goal.objectives, ladder=goal.ladder)
+        file = setup.artifacts.timelines
+        if setup.request.files.keep_timelines == "picks":
+            with suppress(StoreError):  # where there is no room, all stay
+                keep_timelines(file, interesting_keys(records, chosen))
         write_artifacts(
             setup.artifacts,
             records,
             goal.constraints,
             compared=setup.compared,
-            chosen=picks(records, goal.constraints, goal.objectives, ladder=goal.ladder),
+            timelines=timelines_for_page([file], records, chosen),
+            chosen=chosen,
             search=search,
         )
     return records
@@ -390,13 +415,19 @@ def run_study(
     _require_time_for_a_trial(policy, finished, asked)
     once = request_of(Study, study, {"resume": False, "retry_failed": False})
     write_repeating(once, setup.artifacts.configuration)
-    count = _ProgressCount(setup, asked, journal, on_progress)
+    file = None if study.files.keep_timelines == "none" else setup.artifacts.timelines
+    timelines = TimelineKeeper(file, resume=study.files.resume)
+    count = _ProgressCount(setup, asked, journal, timelines, on_progress)
     done = {record.key for record in finished if asked.has(record)}
     if finished:
         progress(f"{len(done)} of {count.total} trials are in the journal already")
     try:
-        with _sigterm_as_interrupt(), _watch(setup, policy, asked, count) as watch:
-            _run(setup, done, policy, asked, count.ended, watch)
+        with (
+            _sigterm_as_interrupt(),
+            closing(timelines),
+            _watch(setup, policy, asked, count) as watch,
+        ):
+            _run(setup, done, policy, asked, count.ended, watch, timelines)
             put_off = [record for record in latest(journal.records) if is_put_off(record)]
             watch.interrupted = bool(put_off)
     except KeyboardInterrupt:
@@ -482,9 +513,11 @@ class _ProgressCount:
         setup: StudySetup,
         asked: TrialSearch,
         journal: Journal,
+        timelines: TimelineKeeper,
         on_progress: OnProgress | None,
     ) -> None:
         self._asked, self._journal, self._on_progress = asked, journal, on_progress
+        self._timelines = timelines
         self._goal = setup.context.goal
         self._done = {record.key for record in journal.records if asked.has(record)}
         self._before, self._started_s = len(self._done), time.monotonic()
@@ -505,7 +538,7 @@ class _ProgressCount:
         return max(self._asked.expected_count, self.done)
 
     def ended(self, record: TrialRecord) -> None:
-        self._journal.append(record)
+        self._keep(record)
         self._ended_s = time.monotonic()
         if self._asked.has(record):
             self._done.add(record.key)
@@ -521,6 +554,15 @@ class _ProgressCount:
         )
         progress(str(event))
         self._report(event)
+
+    def _keep(self, record: TrialRecord) -> None:
+        """Write a record to the journal, if need be in the room of the timelines."""
+        try:
+            self._journal.append(record)
+        except StoreError:
+            if not self._timelines.make_room():
+                raise
+            self._journal.append(record)
 
     def _report(self, event: TrialDone) -> None:
         """Call the user's function; it is not called again once it has raised.
@@ -605,6 +647,7 @@ def _run(
     asked: TrialSearch,
     ended: Callable[[TrialRecord], None],
     watch: RunWatch,
+    timelines: TimelineKeeper,
 ) -> None:
     address = setup.request.clusters.cluster
     logs = setup.artifacts.logs
@@ -620,6 +663,7 @@ def _run(
             say=progress,
             policy=policy,
             watch=watch,
+            requests=timelines.take,
         )
         return
 
@@ -640,6 +684,7 @@ def _run(
             say=progress,
             policy=policy,
             watch=watch,
+            requests=timelines.take,
         )
         return
     run_trials_on_cluster(
@@ -648,8 +693,9 @@ def _run(
         setup.launch,
         address=address,
         logs=logs,
-        ended=told,
-        say=progress,
+        events=ClusterEvents(
+            ended=told, say=progress, timeline=timelines.keep if timelines.keeps else None
+        ),
         policy=policy,
         watch=watch,
     )

@@ -31,6 +31,7 @@ from servetune.api.shared_options import (
     Settings,
     sender_processes,
 )
+from servetune.api.timelines import WhichTimelines
 from servetune.engines import DEFAULT_ENGINE, Engine, study_engines
 from servetune.errors import EngineError, InputError
 from servetune.hardware import Node
@@ -102,6 +103,13 @@ class StudyFiles(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = False
     retry_failed: Annotated[bool, option("Repetition of failed trials, with --resume.")] = False
+    keep_timelines: Annotated[
+        WhichTimelines,
+        option(
+            "Trials whose timelines of requests are kept beside the journal; picks: those of the "
+            "end, and of the Pareto front.",
+        ),
+    ] = "all"
     dry_run: Annotated[
         bool, option("Server commands and loads of all trials; nothing is started.")
     ] = False

@@ -6,26 +6,38 @@ else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 
-from servetune.api.frames import frame
+from servetune.api.frames import TableRow, Tabular, columns_of
 from servetune.api.inputs import journals_in, note_unknown_limits, read_records, records_of
 from servetune.api.light import Lightener, whole_record
 from servetune.api.request import Request, request_of
 from servetune.api.shared_options import GoalOptions
+from servetune.api.timelines import (
+    WhichTimelines,
+    timeline_files_of,
+    timeline_of_requests,
+    timelines_for_page,
+)
 from servetune.errors import InputError
 from servetune.hardware import cost_per_million_tokens_usd, instance
 from servetune.json_value import JsonObject
 from servetune.metrics import Constraint
 from servetune.option import NonNegative, argument, option
 from servetune.report import (
+    Digest,
     candidates_of,
+    check_constraints,
     choice_json,
     dashboard_html,
+    digest_html,
+    digest_markdown,
+    digest_of,
+    digest_of_pick,
     picks,
     price_lines,
     recommendation_text,
@@ -42,15 +54,15 @@ from servetune.store import (
     TrialRecord,
     is_report,
     read_requests,
+    write_csv,
+    write_parquet,
     write_pieces,
     write_text,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
+from servetune.trials import TrialRequests
 
 
-class Trials(msgspec.Struct, frozen=True, kw_only=True):
+class Trials(Tabular, frozen=True, kw_only=True):
     """Trials that ended, well or not.
 
     Attributes:
@@ -75,22 +87,64 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
 
         return as_text(ranking_table(self.records, self.constraints, self.picks()))
 
-    __repr__ = __str__
-
     def __len__(self) -> int:
         return len(self.records)
 
     def __iter__(self) -> Iterator[TrialRecord]:
         return iter(self.records)
 
-    @property
-    def df(self) -> pd.DataFrame:
-        """One row per trial: settings of server and load, then results, as a pandas frame.
+    def as_rows(self) -> Iterable[TableRow]:
+        """One row per trial: what it is, settings of server and load, results, why it failed."""
+        return (_row(record, self.constraints) for record in self.records)
+
+    def digest(self, further: Sequence[str] = ()) -> Digest:
+        """The run in words: picks and how sure they are, the best trials, failures.
+
+        Args:
+            further: Further lines on what the run found.
+        """
+        return digest_of(self.records, self.constraints, self.picks(), self.search, further=further)
+
+    def to_markdown(self) -> str:
+        """Summary in Markdown, as `servetune report --export FILE.md` writes it."""
+        return digest_markdown(self.digest(), source=str(self.source or ""))
+
+    def export(self, path: str | Path) -> None:
+        """Write a row per trial as CSV or Parquet, or the summary as Markdown; a file is replaced.
+
+        Args:
+            path: File whose ending says what: `.csv`, `.parquet` or `.md`.
 
         Raises:
-            InputError: pandas is not installed.
+            InputError: It has another ending.
+            StoreError: It could not be written, or pyarrow is not installed.
         """
-        return frame(_row(record) for record in self.records)
+        path = Path(path)
+        kind = export_kind(path)
+        if kind == ".md":
+            write_text(path, self.to_markdown())
+        elif kind == ".csv":
+            write_csv(path, columns_of(self.as_rows()))
+        else:
+            write_parquet(path, columns_of(self.as_rows()))
+
+    def page(self) -> str:
+        """Dashboard of these trials as one HTML page, with the timelines beside their journal."""
+        chosen = self.picks()
+        files = timeline_files_of([self.source]) if self.source else []
+        return dashboard_html(
+            self.records,
+            self.constraints,
+            title=self.source.stem if self.source else "trials",
+            timelines=timelines_for_page(
+                files, self.records, chosen, most_bytes=_MOST_TIMELINE_BYTES_IN_NOTEBOOK
+            ),
+            chosen=chosen,
+            search=self.search,
+        )
+
+    def _repr_html_(self) -> str:
+        return digest_html(self.digest(), self.page() if self.records else "")
 
     def recommend(
         self,
@@ -136,6 +190,24 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
             if each.key == key:
                 return each
         raise KeyError(key)
+
+
+def run_html(run: Trials, requests: TrialRequests | None, lines: Sequence[str] = ()) -> str:
+    """HTML of a single trial for a notebook: its results, then the page with its timeline.
+
+    Args:
+        run: The trial.
+        requests: Its requests, where it sent any.
+        lines: Further lines on it.
+    """
+    page = dashboard_html(
+        run.records,
+        run.constraints,
+        title="run",
+        timeline=timeline_of_requests(requests) if requests else None,
+        chosen=run.picks(),
+    )
+    return digest_html(run.digest([line for line in lines if line]), page)
 
 
 class Rent(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,7 +360,27 @@ def _trials(
     )
 
 
-def _row(record: TrialRecord) -> JsonObject:
+EXPORTS = (".csv", ".parquet", ".md")
+"""Endings of files that trials are exported to."""
+
+#: Timelines that a notebook saves with a page of trials.
+_MOST_TIMELINE_BYTES_IN_NOTEBOOK = 1_000_000
+
+
+def export_kind(path: Path) -> str:
+    """Ending of a file of an export.
+
+    Raises:
+        InputError: It is none of `EXPORTS`.
+    """
+    if path.suffix not in EXPORTS:
+        raise InputError(
+            f"'{path}' says no format of an export", hint=f"end it with one of {', '.join(EXPORTS)}"
+        )
+    return path.suffix
+
+
+def _row(record: TrialRecord, constraints: tuple[Constraint, ...]) -> JsonObject:
     """One flat row: plain values only, settings prefixed where two sides share a name."""
     config = record.config
     sides: Sequence[tuple[str, JsonObject]] = (
@@ -300,6 +392,9 @@ def _row(record: TrialRecord) -> JsonObject:
         "key": record.key,
         "status": record.status,
         "simulated": record.simulated,
+        "meets_constraints": check_constraints(record, constraints).meets_all
+        if constraints
+        else None,
         "model": record.metadata.model,
         "engine": record.metadata.engine,
         "gpu": record.metadata.gpu_type,
@@ -311,7 +406,12 @@ def _row(record: TrialRecord) -> JsonObject:
             for name, value in values.items()
             if value is None or isinstance(value, bool | int | float | str)
         }
-    return row
+    failure = record.failure
+    return row | {
+        "failure_kind": failure.kind if failure else None,
+        "failure_reason": failure.reason if failure else None,
+        "cmd": record.cmd,
+    }
 
 
 class Recommend(Request, frozen=True, kw_only=True):
@@ -360,6 +460,12 @@ class Pick(msgspec.Struct, frozen=True, kw_only=True):
             **choice_json(self.choice, {record.key: record for record in self.pareto}),
             **({"search": self.search.to_json()} if self.search else {}),
         }
+
+    def _repr_html_(self) -> str:
+        return digest_html(digest_of_pick(self.choice, self.record, self.search))
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         lines = [recommendation_text(self.choice)]
@@ -442,7 +548,19 @@ class Report(Request, frozen=True, kw_only=True):
             default="beside SOURCE; report.json for several",
         ),
     ] = None
+    export: Annotated[
+        tuple[Path, ...],
+        option(
+            "File of the trials besides, by its ending: .csv and .parquet have a row per trial, "
+            ".md is a summary for a pull request; repeated for several.",
+            metavar="FILE",
+        ),
+    ] = ()
     force: Annotated[bool, option("Permission to write over files that are there.")] = False
+    page_timelines: Annotated[
+        WhichTimelines,
+        option("Trials whose timelines the page has; picks are with the Pareto front, up to 4 MB."),
+    ] = "picks"
     limits: GoalOptions = GoalOptions()
     rent: Rent = Rent()
 
@@ -454,11 +572,13 @@ class Reported(msgspec.Struct, frozen=True, kw_only=True):
         trials: Trials and their constraints.
         compared: Records beside them.
         artifacts: Paths of summary and dashboard.
+        exports: Files that the trials were exported to.
     """
 
     trials: Trials
     compared: tuple[TrialRecord, ...]
     artifacts: Artifacts
+    exports: tuple[Path, ...] = ()
 
 
 def write_report(request: Report | str | Path | None = None, /, **options: object) -> Reported:
@@ -475,6 +595,10 @@ def write_report(request: Report | str | Path | None = None, /, **options: objec
     request = request_of(Report, request, options)
     if not request.sources:
         raise InputError("a report needs a source", hint="give the .jsonl of a run, or its folder")
+    for path in request.export:
+        export_kind(path)
+        if path.exists() and not request.force:
+            raise InputError(f"{path} exists already", hint="choose another --export, or --force")
     trials = read_with_goal(request.sources, request.limits, request.rent)
     compared = tuple(read_records(request.compare)) if request.compare else ()
     artifacts = Artifacts.at(request.output_json or _summary_of(request.sources))
@@ -486,16 +610,21 @@ def write_report(request: Report | str | Path | None = None, /, **options: objec
                 f"{source} would be overwritten by its own report",
                 hint="give another name with --output-json",
             )
+    chosen = trials.picks()
+    files = timeline_files_of(request.sources)
     write_artifacts(
         artifacts,
         trials.records,
         trials.constraints,
         compared=compared,
         timeline=timeline_beside(request.sources, trials),
-        chosen=trials.picks(),
+        timelines=timelines_for_page(files, trials.records, chosen, request.page_timelines),
+        chosen=chosen,
         search=trials.search,
     )
-    return Reported(trials=trials, compared=compared, artifacts=artifacts)
+    for path in request.export:
+        trials.export(path)
+    return Reported(trials=trials, compared=compared, artifacts=artifacts, exports=request.export)
 
 
 def write_artifacts(
@@ -505,6 +634,7 @@ def write_artifacts(
     *,
     compared: tuple[TrialRecord, ...] | list[TrialRecord] = (),
     timeline: JsonObject | None = None,
+    timelines: Mapping[str, JsonObject] | None = None,
     chosen: Mapping[str, Recommendation] | None = None,
     search: SearchSummary | None = None,
 ) -> None:
@@ -516,10 +646,14 @@ def write_artifacts(
         constraints: Constraints of the run.
         compared: Records shown beside them.
         timeline: Request timeline of a single trial.
+        timelines: Request timelines of trials by their keys.
         chosen: Picks of the run; for throughput, latency and cost where not given.
         search: What the search of the run did, where there was one.
     """
     chosen = picks(records, constraints) if chosen is None else chosen
+    timelines = dict(timelines or {})
+    if timeline is None and len(records) == 1:
+        timeline = timelines.pop(records[0].key, None)
     write_pieces(artifacts.summary, summary_pieces(records, constraints, chosen, search))
     page = dashboard_html(
         records,
@@ -527,6 +661,7 @@ def write_artifacts(
         title=artifacts.summary.stem,
         comparison=compared,
         timeline=timeline,
+        timelines=timelines,
         chosen=chosen,
         search=search,
     )

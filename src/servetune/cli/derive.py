@@ -136,19 +136,24 @@ class DerivedArgument(click.Argument):
 
 
 def verb(
-    kind: type[RequestT], *, json: bool = False, command: type[DerivedCommand] = DerivedCommand
+    kind: type[RequestT],
+    *,
+    json: bool = False,
+    chart: bool = False,
+    command: type[DerivedCommand] = DerivedCommand,
 ) -> Callable[[Callable[..., int]], click.Command]:
     """Decorator that makes a command of a function of the verb's request.
 
     Args:
         kind: Type of the request; its fields become the options.
         json: Whether the command has `--json`; the function then takes `as_json`.
+        chart: Whether the command has `--chart`; the function then takes `chart`.
         command: Class of the command.
     """
 
     def decorate(run: Run) -> click.Command:
         parameters = [_parameter(field) for field in fields_of(kind)]
-        parameters += _everywhere(json=json)
+        parameters += _everywhere(json=json, chart=chart)
         number_lists = {each.name for each in parameters if isinstance(each.type, Numbers)}
 
         @functools.wraps(run)
@@ -156,6 +161,8 @@ def verb(
             context = click.get_current_context()
             config, written = values.pop("config"), values.pop("write_config")
             passed = {"as_json": values.pop("as_json")} if json else {}
+            if chart:
+                passed["chart"] = values.pop("chart")
             chosen = {
                 name: tuple(chain.from_iterable(value)) if name in number_lists else value
                 for name, value in values.items()
@@ -184,7 +191,7 @@ def _require_all(kind: type[Request], values: Mapping[str, Any]) -> None:
             raise click.UsageError(f"Missing option '{field.names[0]}'.")
 
 
-def _everywhere(*, json: bool) -> list[click.Parameter]:
+def _everywhere(*, json: bool, chart: bool) -> list[click.Parameter]:
     file = FilePath(dir_okay=False)
     options: list[click.Parameter] = [
         click.Option(
@@ -200,6 +207,11 @@ def _everywhere(*, json: bool) -> list[click.Parameter]:
             help="TOML file to write, with which --config repeats this command.",
         ),
     ]
+    if chart:
+        options.insert(
+            0,
+            click.Option(["--chart"], is_flag=True, help="Latency against throughput as a chart."),
+        )
     if json:
         options.insert(
             0, click.Option(["--json", "as_json"], is_flag=True, help="JSON on standard output.")

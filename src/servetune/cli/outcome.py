@@ -7,7 +7,7 @@ from pathlib import Path
 
 from servetune.cli.output import echo
 from servetune.metrics import Constraint
-from servetune.report import comparison_table, console, ranking_table
+from servetune.report import comparison_table, console, front_chart, ranking_table
 from servetune.search import Recommendation
 from servetune.store import Artifacts, TrialRecord
 
@@ -20,9 +20,13 @@ def print_outcome(
     chosen: Mapping[str, Recommendation] | None = None,
     compared: Sequence[TrialRecord] = (),
     journal: Path | None = None,
+    chart: bool = False,
 ) -> None:
-    """The ranked table, the comparison where there is one, and where the files are."""
+    """The ranked table, the chart and the comparison where asked for, and where the files are."""
     terminal = console()
+    if chart:
+        terminal.print(front_chart(records, constraints, chosen or {}))
+        terminal.print()
     terminal.print(ranking_table(records, constraints, chosen))
     if compared:
         terminal.print()

@@ -7,6 +7,7 @@ import click
 from servetune import api
 from servetune.cli.derive import verb
 from servetune.cli.outcome import print_outcome
+from servetune.cli.output import echo
 from servetune.cli.serve_simulated import Servable
 
 
@@ -22,8 +23,8 @@ class Report(Servable):
         return ui
 
 
-@verb(api.Report, command=Report)
-def report(request: api.Report) -> int:
+@verb(api.Report, command=Report, chart=True)
+def report(request: api.Report, *, chart: bool) -> int:
     """Make summary and dashboard from journals (.jsonl), summaries, records (.json) or folders.
 
     Journals and summaries of llm-optimizer are read, too. The timelines of a single trial are
@@ -37,7 +38,10 @@ def report(request: api.Report) -> int:
         chosen=made.trials.picks(),
         compared=made.compared,
         journal=request.sources[0],
+        chart=chart,
     )
+    for path in made.exports:
+        echo(f"{'export':<10} {path}")
     if made.trials.search:
         print(made.trials.search)
     return 0

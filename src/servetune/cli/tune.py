@@ -6,8 +6,8 @@ from servetune import api
 from servetune.cli.derive import verb
 
 
-@verb(api.Study)
-def tune(request: api.Study) -> int:
+@verb(api.Study, chart=True)
+def tune(request: api.Study, *, chart: bool) -> int:
     """Try every combination of server and client settings and find the best.
 
     \b
@@ -28,6 +28,7 @@ def tune(request: api.Study) -> int:
             found.trials.constraints,
             chosen=found.trials.picks(),
             compared=found.compared,
+            chart=chart,
         )
         for load in found.loads:
             print(load)

@@ -3,9 +3,10 @@
 from servetune.cluster.nodes import cluster_nodes, join_cluster, sending_nodes
 from servetune.cluster.placement import gpus_of_cluster, most_gpus, require_capacity
 from servetune.cluster.senders import ClusterSenders
-from servetune.cluster.trials import run_trials_on_cluster
+from servetune.cluster.trials import ClusterEvents, run_trials_on_cluster
 
 __all__ = [
+    "ClusterEvents",
     "ClusterSenders",
     "cluster_nodes",
     "gpus_of_cluster",

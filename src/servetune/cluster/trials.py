@@ -23,6 +23,8 @@ from servetune.cluster.nodes import ClusterNode, cluster_nodes, join_cluster
 from servetune.cluster.placement import ResourceRequest, request_of
 from servetune.cluster.senders import ClusterSenders
 from servetune.cluster.worker import TaskLink, WorkerHandle, WorkerReport, poll
+from servetune.json_value import JsonObject
+from servetune.report import timeline_of
 from servetune.store import Failure, TrialRecord, record_from_json
 from servetune.trials.budget import Budget
 from servetune.trials.launch import EngineProgram, Launch, free_path, written
@@ -34,6 +36,7 @@ from servetune.trials.retry import LOAD_NODE_LOST, Attempts
 from servetune.trials.server_context import ServerContext
 from servetune.trials.sweep import engine_of, problem_of, shown_command
 from servetune.trials.trial import StudyContext, Trial
+from servetune.trials.trial_requests import TrialRequests
 from servetune.trials.watch import RunWatch
 
 MAX_LOSSES = 3
@@ -72,10 +75,23 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialMessage(msgspec.Struct, frozen=True):
-    """Event of a trial task: a line of progress, or the record of a trial as JSON."""
+    """Event of a trial task: a line of progress, the record of a trial as JSON, or its timeline."""
 
     line: str = ""
     record: bytes = b""
+    timeline: bytes = b""
+    key: str = ""
+
+
+class ClusterEvents(TrialEvents, frozen=True, kw_only=True):
+    """Functions that take what comes back from the nodes while trials run.
+
+    Attributes:
+        timeline: Takes the key and the timeline of each trial that sent requests; `None` where
+            nobody wants them, and none are sent.
+    """
+
+    timeline: Callable[[str, JsonObject], None] | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -107,6 +123,7 @@ class TrialTask(msgspec.Struct, frozen=True, kw_only=True):
         log: Server's log file with its folder, as records shall name it.
         attempts: Earlier failures of the configuration, on any node.
         budget: Rest of the study's budget, as `Budget.rest` gives it.
+        timelines: Whether timelines are wanted.
     """
 
     trials: list[Trial]
@@ -116,6 +133,7 @@ class TrialTask(msgspec.Struct, frozen=True, kw_only=True):
     log: str
     attempts: Attempts
     budget: tuple[float, str] | None = None
+    timelines: bool = False
 
     def run(self, link: TaskLink) -> TrialResult:
         """Measure all trials on servers of this node."""
@@ -138,6 +156,9 @@ class TrialTask(msgspec.Struct, frozen=True, kw_only=True):
             events=TrialEvents(
                 ended=lambda record: link.emit(_encode(TrialMessage(record=self._placed(record)))),
                 say=lambda line: link.emit(_encode(TrialMessage(line=line))),
+                requests=(lambda requests: link.emit(_timeline_message(requests)))
+                if self.timelines
+                else None,
             ),
             context=ServerContext(
                 halt=link.stopped,
@@ -169,6 +190,18 @@ class TrialTask(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(record, provenance=provenance).to_json()
 
 
+def _timeline_message(requests: TrialRequests) -> bytes:
+    """Timeline of a trial, which is small, in place of its requests."""
+    timeline = timeline_of(
+        requests.records,
+        requests.admitted_s,
+        requests.kv_use,
+        seen_by_client=requests.seen_by_client,
+    )
+    message = TrialMessage(key=requests.key, timeline=msgspec.json.encode(timeline))
+    return _encode(message)
+
+
 def _log_ends(folder: Path) -> dict[str, bytes]:
     """Ends of the servers' logs by name."""
     found = {}
@@ -189,8 +222,7 @@ def run_trials_on_cluster(
     *,
     address: str,
     logs: Path,
-    ended: Callable[[TrialRecord], None],
-    say: Callable[[str], None],
+    events: ClusterEvents,
     policy: ExecutionPolicy | None = None,
     watch: RunWatch | None = None,
 ) -> None:
@@ -205,15 +237,13 @@ def run_trials_on_cluster(
         launch: Options of starting the servers.
         address: Cluster: `auto`, or the head's HOST:PORT.
         logs: Folder for the ends of the servers' logs, once their trials are over.
-        ended: Gets each record as it comes, in this thread.
-        say: Takes lines of progress.
+        events: Functions that take records, timelines and lines of progress, in this thread.
         policy: Order and budget; its other fields are about one machine.
         watch: Watch whose order to stop is obeyed.
 
     Raises:
         KeyboardInterrupt: The user stopped it; the servers are stopped by then.
     """
-    events = TrialEvents(ended=ended, say=say)
     scheduler = _Scheduler(study, launch, logs, events, policy or ExecutionPolicy(), address)
     scheduler.run(groups, watch or RunWatch())
 
@@ -250,13 +280,14 @@ class _Scheduler:
         study: StudyContext,
         launch: Launch,
         logs: Path,
-        events: TrialEvents,
+        events: ClusterEvents,
         policy: ExecutionPolicy,
         address: str,
     ) -> None:
         self._ray = join_cluster(address)
         self._study, self._launch = study, launch
         self._logs, self._ended, self._say = logs, events.ended, events.say
+        self._timeline = events.timeline
         self._engine = engine_of(study)
         self._waiting: deque[_Job] = deque()
         self._jobs: list[_Job] = []
@@ -369,6 +400,7 @@ class _Scheduler:
             log=f"{self._logs.name}/{job.log_in(self._logs)}",
             attempts=self._attempts.setdefault(job.number, Attempts(self._launch.retries)),
             budget=self._budget.rest(),
+            timelines=self._timeline is not None,
         )
         worker.begin(_TASK, task)
 
@@ -410,6 +442,10 @@ class _Scheduler:
             message = _decode(event)
             if message.line:
                 self._say(f"{job.where}: {message.line}")
+                continue
+            if message.timeline:
+                if self._timeline is not None:
+                    self._timeline(message.key, msgspec.json.decode(message.timeline))
                 continue
             record = record_from_json(msgspec.json.decode(message.record))
             if record.failure is not None and record.failure.kind == LOAD_NODE_LOST:

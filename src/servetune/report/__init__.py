@@ -1,6 +1,7 @@
 """Reports of a run: JSON summary, terminal tables and dashboard."""
 
 from servetune.report.bench import bench_table, trial_table
+from servetune.report.chart import front_chart
 from servetune.report.comparison import (
     PredictionPair,
     median_errors,
@@ -9,8 +10,11 @@ from servetune.report.comparison import (
     quantity_errors,
 )
 from servetune.report.dashboard import dashboard_html, timeline_in
+from servetune.report.digest import Digest, digest_of, digest_of_pick
 from servetune.report.figures import page_data, timeline_of
+from servetune.report.inline import digest_html, table_html, text_html
 from servetune.report.levels import levels_table
+from servetune.report.markdown import digest_markdown
 from servetune.report.prices import price_lines
 from servetune.report.ranking import (
     candidates_of,
@@ -55,6 +59,7 @@ from servetune.report.tables import (
 __all__ = [
     "BandPoint",
     "Curve",
+    "Digest",
     "Dot",
     "PredictionPair",
     "ReplicaRow",
@@ -70,6 +75,11 @@ __all__ = [
     "comparison_table",
     "console",
     "dashboard_html",
+    "digest_html",
+    "digest_markdown",
+    "digest_of",
+    "digest_of_pick",
+    "front_chart",
     "label_of",
     "levels_table",
     "median_errors",
@@ -95,6 +105,8 @@ __all__ = [
     "summary",
     "summary_json",
     "summary_pieces",
+    "table_html",
+    "text_html",
     "timeline_in",
     "timeline_of",
     "trial_table",

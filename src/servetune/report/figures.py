@@ -52,6 +52,7 @@ def page_data(
     title: str,
     comparison: Sequence[TrialRecord] | None = None,
     timeline: JsonObject | None = None,
+    timelines: Mapping[str, JsonObject] | None = None,
     chosen: Mapping[str, Recommendation] | None = None,
     search: SearchSummary | None = None,
     live: JsonObject | None = None,
@@ -64,6 +65,7 @@ def page_data(
         title: Page title where the records name no model.
         comparison: Measured records to compare with the run's.
         timeline: Request timeline of a single trial, from `timeline_of`.
+        timelines: Request timelines of trials of a sweep, by their keys.
         chosen: Picks of the run, where they have been made.
         search: What the search of the run did, where there was one.
         live: Addresses of a page that is served and follows its run: `events` and `control`.
@@ -112,6 +114,7 @@ def page_data(
         "search": _search(search) if search else None,
         "pairs": pairs,
         "timeline": timeline,
+        "timelines": dict(timelines or {}),
         "references": [_reference(record) for record in comparison or () if record.status == "ok"],
     } | ({"live": live} if live else {})
 

@@ -56,16 +56,28 @@ def console(file: IO[str] | None = None) -> Console:
     """
     if file is None:  # tables escape what they show themselves, and have colours of their own
         file = getattr(sys.stdout, "plain", sys.stdout)
-    plain = _Console(file=file, highlight=False)
+    # In a notebook rich would display each table by itself, also one that becomes text.
+    plain = _Console(file=file, highlight=False, force_jupyter=False)
     if plain.is_terminal:
         return plain
-    return _Console(file=file, highlight=False, width=_PLAIN_WIDTH, color_system=None)
+    return _Console(
+        file=file, highlight=False, force_jupyter=False, width=_PLAIN_WIDTH, color_system=None
+    )
 
 
 def as_text(table: RenderableType) -> str:
     """Table as lines of text without colours."""
     lines = io.StringIO()
-    console(lines).print(table)
+    # A notebook's kernel forces colours upon every program that looks like a terminal.
+    plain = _Console(
+        file=lines,
+        highlight=False,
+        force_jupyter=False,
+        force_terminal=False,
+        width=_PLAIN_WIDTH,
+        color_system=None,
+    )
+    plain.print(table)
     return "\n".join(line.rstrip() for line in lines.getvalue().splitlines()).strip("\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from html import escape
 
 import msgspec
 
@@ -14,6 +15,7 @@ from servetune.search.objectives import OBJECTIVES, Objective, parse_objectives,
 from servetune.search.pareto import knee, pareto_front
 from servetune.search.reach import Reach, binding, miss_of, off_text, reaches, shown
 from servetune.search.ties import doubt_of_ties, ties_of
+from servetune.visible import visible
 
 #: Largest share of failed requests with which a trial's other figures stay comparable: published
 #: endpoints are judged by 99% success, and a server that refuses a request saves its work, so
@@ -102,6 +104,23 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     reaches: tuple[Reach, ...] = ()
     shortfall: tuple[str, ...] = ()
     binding: Constraint | None = None
+
+    def __repr__(self) -> str:
+        return "\n".join([self._title, *(f"  - {reason}" for reason in self.reasons)])
+
+    def _repr_html_(self) -> str:
+        reasons = "".join(f"<li>{escape(visible(reason))}</li>" for reason in self.reasons)
+        return (
+            '<div class="servetune tex2jax_ignore mathjax_ignore">'
+            f"<p><strong>{escape(visible(self._title))}</strong></p><ul>{reasons}</ul></div>"
+        )
+
+    @property
+    def _title(self) -> str:
+        if self.chosen is None:
+            return f"best by {self.objective}: none"
+        missed = "" if self.feasible else " (misses a constraint)"
+        return f"best by {self.objective}: {self.chosen.label}{missed}"
 
 
 def recommend(

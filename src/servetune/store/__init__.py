@@ -1,6 +1,8 @@
 """Journals of trials and the files beside them; the only room that writes results to disk."""
 
 from servetune.store.artifacts import (
+    REQUESTS,
+    TIMELINES,
     Artifacts,
     read_json,
     require_regular,
@@ -22,7 +24,6 @@ from servetune.store.live import (
 )
 from servetune.store.requests import (
     RequestLog,
-    has_parquet,
     read_requests,
     write_requests,
     write_requests_csv,
@@ -41,9 +42,13 @@ from servetune.store.schema import (
     record_from_json,
     trial_key,
 )
+from servetune.store.tables import has_parquet, write_csv, write_parquet
+from servetune.store.timelines import TimelineLog, keep_timelines, read_timelines
 
 __all__ = [
+    "REQUESTS",
     "SCHEMA",
+    "TIMELINES",
     "Artifacts",
     "BestSoFar",
     "Failure",
@@ -56,11 +61,13 @@ __all__ = [
     "Results",
     "RunStatus",
     "RunningTrial",
+    "TimelineLog",
     "TrialConfig",
     "TrialRecord",
     "has_parquet",
     "is_report",
     "journal_records",
+    "keep_timelines",
     "latest",
     "now_utc",
     "provenance",
@@ -69,11 +76,14 @@ __all__ = [
     "read_report",
     "read_requests",
     "read_status",
+    "read_timelines",
     "record_from_json",
     "require_regular",
     "take_order",
     "trial_key",
+    "write_csv",
     "write_order",
+    "write_parquet",
     "write_pieces",
     "write_record",
     "write_requests",

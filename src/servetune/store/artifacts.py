@@ -14,6 +14,9 @@ import msgspec
 
 from servetune.errors import InputError, StoreError
 
+#: Endings of the files of JSON lines that are beside a journal and are none.
+REQUESTS, TIMELINES = ".requests.jsonl", ".timelines.jsonl"
+
 
 class Artifacts(msgspec.Struct, frozen=True):
     """Paths of a run's files; all share one stem.
@@ -63,7 +66,12 @@ class Artifacts(msgspec.Struct, frozen=True):
     @property
     def requests(self) -> Path:
         """Path of the requests of a single trial."""
-        return self.folder / f"{self.stem}.requests.jsonl"
+        return self.folder / f"{self.stem}{REQUESTS}"
+
+    @property
+    def timelines(self) -> Path:
+        """Path of the timelines of the trials, one line each."""
+        return self.folder / f"{self.stem}{TIMELINES}"
 
     @property
     def status(self) -> Path:

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import csv
-import importlib.util
-import io
-import itertools
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -19,7 +13,7 @@ from servetune.errors import StoreError
 from servetune.metrics import Record
 from servetune.metrics.record import Outcome
 from servetune.store.artifacts import write_pieces
-from servetune.visible import visible
+from servetune.store.tables import csv_lines, write_parquet_table
 
 
 class RequestLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -207,17 +201,7 @@ def write_requests_csv(path: Path, records: Sequence[Record]) -> None:
     Raises:
         StoreError: It could not be written.
     """
-    write_pieces(path, _csv_lines(records))
-
-
-def _csv_lines(records: Sequence[Record]) -> Iterator[str]:
-    line = io.StringIO()
-    writer = csv.writer(line, lineterminator="\n")
-    for row in itertools.chain([_COLUMNS], map(_row, records)):
-        writer.writerow(map(_cell, row))
-        yield line.getvalue()
-        line.seek(0)
-        line.truncate()
+    write_pieces(path, csv_lines(_COLUMNS, map(_row, records)))
 
 
 _COLUMNS = (
@@ -226,18 +210,6 @@ _COLUMNS = (
     "detail", "session", "turn", "target", "model",
     "text_characters",
 )  # fmt: skip
-
-
-#: First characters of what a spreadsheet reads as a formula.
-_FORMULA = tuple("=+-@\t\n")
-
-
-def _cell(value: Any) -> Any:
-    """Value of a CSV; text that a spreadsheet would read as a formula is led by an apostrophe."""
-    if isinstance(value, str):
-        value = visible(value)
-        return f"'{value}" if value.startswith(_FORMULA) else value
-    return value
 
 
 def _row(record: Record) -> list[Any]:
@@ -266,11 +238,6 @@ def _row(record: Record) -> list[Any]:
     ]
 
 
-def has_parquet() -> bool:
-    """Whether Parquet can be written: pyarrow is installed."""
-    return importlib.util.find_spec("pyarrow") is not None
-
-
 def write_requests_parquet(path: Path, records: Sequence[Record]) -> None:
     """Write a row per request with the columns of the CSV, the time of every piece of content
     (`chunk_times_s`) and its tokens (`chunk_tokens`, empty for one each).
@@ -278,11 +245,10 @@ def write_requests_parquet(path: Path, records: Sequence[Record]) -> None:
     Raises:
         StoreError: pyarrow is not installed, or the file could not be written.
     """
-    if not has_parquet():
-        raise StoreError("Parquet needs pyarrow", hint="pip install 'servetune[parquet]'")
-    import pyarrow as pa
-    from pyarrow import parquet
+    write_parquet_table(path, lambda pa: _arrays(pa, records))
 
+
+def _arrays(pa: Any, records: Sequence[Record]) -> dict[str, Any]:
     columns = list(zip(*map(_row, records), strict=True)) or [()] * len(_COLUMNS)
     kinds = {"outcome": pa.string(), "detail": pa.string(), "model": pa.string()}
     arrays = {  # the same columns of the same types, also where a run has no value of one
@@ -293,15 +259,7 @@ def write_requests_parquet(path: Path, records: Sequence[Record]) -> None:
     }
     arrays["chunk_times_s"] = _lists([record.chunk_times_s for record in records], pa.float64())
     arrays["chunk_tokens"] = _lists([record.chunk_tokens for record in records], pa.int32())
-    whole = pa.table(arrays)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        parquet.write_table(whole, partial, compression="zstd")
-        partial.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):  # where no file could be made there is none to remove
-            partial.unlink()
-        raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
+    return arrays
 
 
 def _lists(values: Sequence[Sequence[float]], kind: object) -> Any:

@@ -19,6 +19,7 @@ from servetune.trials.sweep import (
     unable_keys,
 )
 from servetune.trials.trial import SMALLEST_VOCAB, StudyContext, Trial, trials_of, with_fields
+from servetune.trials.trial_requests import TrialRequests, measured_requests, simulated_requests
 from servetune.trials.watch import RunWatch
 
 __all__ = [
@@ -35,10 +36,12 @@ __all__ = [
     "RunWatch",
     "StudyContext",
     "Trial",
+    "TrialRequests",
     "TrialSearch",
     "bench",
     "commands_of",
     "default_ready_timeout_s",
+    "measured_requests",
     "parse_duration_s",
     "problems_of",
     "require_idle_gpus",
@@ -48,6 +51,7 @@ __all__ = [
     "run_asked_trials",
     "run_trials",
     "simulated_again",
+    "simulated_requests",
     "simulated_with_requests",
     "trials_of",
     "unable_keys",

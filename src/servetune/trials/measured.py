@@ -57,6 +57,7 @@ from servetune.trials.startup import (
     times_in,
 )
 from servetune.trials.trial import StudyContext, Trial, prompts_for
+from servetune.trials.trial_requests import OnRequests, measured_requests
 from servetune.units import format_seconds
 from servetune.workload import load_options
 from servetune.workload.headers import header_of
@@ -75,11 +76,13 @@ class TrialEvents(msgspec.Struct, frozen=True, kw_only=True):
         ended: Takes each record as its trial ends.
         say: Takes lines of progress.
         put_off: Takes each trial that its user put off, which has no record.
+        requests: Takes the requests of each trial that sent any; `None` where nobody wants them.
     """
 
     ended: Callable[[TrialRecord], None]
     say: Callable[[str], None]
     put_off: Callable[[Trial], None] = lambda _: None
+    requests: OnRequests | None = None
 
 
 class FollowingTrials(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +131,8 @@ class ServerGroup:
         self._program, self._engine, self._version = program, program.engine, program.version
         self._speed: float | None = None  # of a simulated engine
         self._log_path = log_path
-        self._ended, self._say, self._put_off = events.ended, events.say, events.put_off
+        self._ended, self._say = events.ended, events.say
+        self._put_off, self._requests = events.put_off, events.requests
         self._context = context or ServerContext()
         self._watch = self._context.watch
         self._attempts = self._context.attempts or Attempts(launch.retries)
@@ -389,6 +393,8 @@ class ServerGroup:
             results = self._results(trial, loaded, judge, server)
             results = results.with_fields(prefix_cache=caches)
             found, died = self._failure_in(loaded, results, judge, server)
+            if self._requests is not None and loaded.records:
+                self._requests(measured_requests(trial.key, loaded))
             if found is None:
                 self._waiting.pop(0)
                 self._deliver(trial, results=results, failure=None, started_at=started_at)

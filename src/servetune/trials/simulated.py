@@ -26,6 +26,7 @@ from servetune.trials.interval import recorded_interval
 from servetune.trials.launch import DEFAULT_PORT
 from servetune.trials.record import Outcome, record_of, saturation_note, simulation_results
 from servetune.trials.trial import REPLICAS, StudyContext, Trial
+from servetune.trials.trial_requests import OnRequests, simulated_requests
 from servetune.workload import CLIENT_ARGS, Workload, workload_from_client_args
 
 #: More requests than memory holds, or anyone would wait for.
@@ -146,14 +147,29 @@ def _ran_out(simulation: SimulatedRun, workload: Workload) -> bool:
 
 
 def simulate_trial(
-    trial: Trial, study: StudyContext, *, cmd: str, server_cmd_args: list[str]
+    trial: Trial,
+    study: StudyContext,
+    *,
+    cmd: str,
+    server_cmd_args: list[str],
+    requests: OnRequests | None = None,
 ) -> TrialRecord:
-    """Record of a trial run in virtual time; a plan that cannot run becomes a failed record."""
+    """Record of a trial run in virtual time; a plan that cannot run becomes a failed record.
+
+    Args:
+        trial: Trial to run.
+        study: Settings that all trials have in common.
+        cmd: Command of the server that it stands for.
+        server_cmd_args: Settings of that server, in its engine's words.
+        requests: Takes the requests, where there are any.
+    """
     results = Results()
     failure: Failure | None = None
     try:
-        results, _ = simulation_of(trial, study)
+        results, run = simulation_of(trial, study)
         failure = _failure_in(results, study)
+        if requests is not None and run.records:
+            requests(simulated_requests(trial.key, run))
     except PlanError as error:
         failure = Failure(kind="does_not_fit", reason=error.message)
     outcome = Outcome(

@@ -50,6 +50,7 @@ from servetune.trials.retry import Attempts
 from servetune.trials.server_context import ServerContext
 from servetune.trials.simulated import simulate_trial
 from servetune.trials.trial import StudyContext, Trial
+from servetune.trials.trial_requests import OnRequests
 from servetune.trials.watch import RunWatch
 from servetune.units import GIB, format_bytes
 
@@ -70,6 +71,7 @@ def run_trials(
     say: Say,
     policy: ExecutionPolicy | None = None,
     watch: RunWatch | None = None,
+    requests: OnRequests | None = None,
 ) -> None:
     """Run trials, grouped by server configuration; `ended` gets each record as it comes.
 
@@ -86,6 +88,7 @@ def run_trials(
         say: Takes lines of progress.
         policy: Order, parallelism and budget.
         watch: Watch that is told what the trials do, and whose orders are obeyed.
+        requests: Takes the requests of each trial, before `ended` gets its record.
 
     Raises:
         EngineError: The engine is not installed; nothing was started.
@@ -93,14 +96,15 @@ def run_trials(
     """
     policy, watch = policy or ExecutionPolicy(), watch or RunWatch()
     program = _program(study, launch)
+    events = _one_at_a_time(TrialEvents(ended=ended, say=say, requests=requests))
     batches = []
     for number, trials in ordered(groups, policy.order, policy.seed):
-        able = _to_measure(trials, study, launch, program, ended, watch)
+        able = _to_measure(trials, study, launch, program, events, watch)
         if able:
             batches.append(TrialBatch(number=number + 1, trials=able))
     if study.simulated or not batches:
         return
-    servers = _Servers(study, launch, program, policy, watch, logs=logs, ended=ended, say=say)
+    servers = _Servers(study, launch, program, policy, watch, logs=logs, events=events)
     device_pool = _device_pool(policy, study, batches)
     with servers.weights_in_memory():
         run_batches(
@@ -122,6 +126,7 @@ def run_asked_trials(
     say: Say,
     policy: ExecutionPolicy | None = None,
     watch: RunWatch | None = None,
+    requests: OnRequests | None = None,
 ) -> None:
     """Run trials one after another as a search asks for them, one server at a time.
 
@@ -136,20 +141,19 @@ def run_asked_trials(
         ended(kept)
         asked.tell(kept)
 
-    servers = _Servers(
-        study, launch, program, policy, watch, logs=logs, ended=done, say=say, asked=asked
-    )
+    events = _one_at_a_time(TrialEvents(ended=done, say=say, requests=requests))
+    servers = _Servers(study, launch, program, policy, watch, logs=logs, events=events, asked=asked)
 
     def next_batch() -> TrialBatch | None:
         while (found := asked.next()) is not None:
             number, trial = found
-            able = _to_measure([trial], study, launch, program, servers.events.ended, watch)
+            able = _to_measure([trial], study, launch, program, events, watch)
             if able:
                 return TrialBatch(number=number, trials=able)
         return None
 
     for trial in asked.unable if asked.runs_all else ():
-        _to_measure([trial], study, launch, program, servers.events.ended, watch)
+        _to_measure([trial], study, launch, program, events, watch)
     if study.simulated:
         assert next_batch() is None, "a simulated trial needs no server"
         return
@@ -176,12 +180,10 @@ class _Servers:
         watch: RunWatch,
         *,
         logs: Path,
-        ended: Ended,
-        say: Say,
+        events: TrialEvents,
         asked: TrialSearch | None = None,
     ) -> None:
-        lock = threading.RLock()
-        self.events = TrialEvents(ended=_locked(ended, lock), say=_locked(say, lock))
+        self.events = events
         self._study, self._launch, self._program = study, launch, program
         self._budget, self._logs, self._asked = policy.budget or Budget(), logs, asked
         self._attempts: dict[int, Attempts] = {}
@@ -290,7 +292,7 @@ def _to_measure(
     study: StudyContext,
     launch: Launch,
     program: EngineProgram,
-    ended: Ended,
+    events: TrialEvents,
     watch: RunWatch,
 ) -> list[Trial]:
     """Trials that need a server; the others get their records here."""
@@ -304,15 +306,28 @@ def _to_measure(
         problem = problem_of(trial, study)
         if problem is not None:
             failure = Failure(kind="does_not_fit", reason=problem)
-            ended(record_of(trial, study, Outcome(cmd=cmd, server_cmd_args=words, failure=failure)))
+            outcome = Outcome(cmd=cmd, server_cmd_args=words, failure=failure)
+            events.ended(record_of(trial, study, outcome))
         elif study.simulated:
             watch.at(trial, "simulating")
-            record = simulate_trial(trial, study, cmd=cmd, server_cmd_args=words)
+            record = simulate_trial(
+                trial, study, cmd=cmd, server_cmd_args=words, requests=events.requests
+            )
             watch.ended(trial.key)
-            ended(record)
+            events.ended(record)
         else:
             able.append(trial)
     return able
+
+
+def _one_at_a_time(events: TrialEvents) -> TrialEvents:
+    """The same events, whose calls from several threads wait for one another."""
+    lock = threading.RLock()
+    return TrialEvents(
+        ended=_locked(events.ended, lock),
+        say=_locked(events.say, lock),
+        requests=_locked(events.requests, lock) if events.requests else None,
+    )
 
 
 def _locked(take: Callable[[T], None], lock: threading.RLock) -> Callable[[T], None]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from servetune.errors import StoreError
-from servetune.store import is_report
+from servetune.store import REQUESTS, TIMELINES, is_report
 from servetune.ui.run import PageRenderer, Run, RunRow, Standing
 
 #: Depth of folders in which runs are looked for, and the most runs of the index.
@@ -147,7 +147,7 @@ def _journals(files: Sequence[str]) -> set[str]:
     journals = {
         name
         for name in files
-        if name.endswith(".jsonl") and not name.endswith(".requests.jsonl") and name[0] != "."
+        if name.endswith(".jsonl") and not name.endswith((REQUESTS, TIMELINES)) and name[0] != "."
     }
     begun = {name.removesuffix(".status.json") for name in files if name.endswith(".status.json")}
     return journals | {f"{stem}.jsonl" for stem in begun if stem and stem[0] != "."}

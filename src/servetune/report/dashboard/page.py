@@ -62,6 +62,7 @@ def dashboard_html(
     title: str,
     comparison: Sequence[TrialRecord] | None = None,
     timeline: JsonObject | None = None,
+    timelines: Mapping[str, JsonObject] | None = None,
     chosen: Mapping[str, Recommendation] | None = None,
     search: SearchSummary | None = None,
     live: JsonObject | None = None,
@@ -74,6 +75,7 @@ def dashboard_html(
         title: Window title, and page title where the records name no model.
         comparison: Measured records to compare with the run's.
         timeline: Request timeline of a single trial, from `timeline_of`.
+        timelines: Request timelines of trials of a sweep, by their keys.
         chosen: Picks of the run, where they have been made.
         search: What the search of the run did, where there was one.
         live: Addresses of a page that is served and follows its run: `events` and `control`.
@@ -85,6 +87,7 @@ def dashboard_html(
         title=title,
         comparison=comparison,
         timeline=timeline,
+        timelines=timelines,
         chosen=chosen,
         search=search,
         live=live,
