@@ -148,3 +148,49 @@ def test_the_normal_distribution_function_is_right():
     z = np.array([-3.0, -1.0, 0.0, 0.5, 2.0])
     expected = [0.0013499, 0.1586553, 0.5, 0.6914625, 0.9772499]
     assert _below(z) == pytest.approx(expected, abs=1e-6)
+
+
+def far_off(space, index):
+    """A forecast that is 60% too high wherever it was not looked at closely."""
+    logs = space.predicted[:, index].copy()
+    space.predicted[0, index] += 0.5
+    return logs
+
+
+def test_a_point_is_predicted_closely_before_it_is_asked_for():
+    space = Space(3)
+    close = {index: far_off(space, index) for index in range(0, 40, 2)}
+    looked: list[int] = []
+
+    def closer(index):
+        looked.append(index)
+        return close.get(index, space.predicted[:, index])
+
+    search = space.search(closer=closer)
+    first = search.ask()
+    assert first is not None
+    assert first in looked
+    assert search.expected()[0][:, first] == pytest.approx(
+        close.get(first, space.predicted[:, first])
+    )
+    assert len(looked) == len(set(looked))
+
+
+def test_a_search_that_is_told_its_outcomes_at_once_goes_on_like_one_that_asked():
+    space = Space(5)
+    close = {index: far_off(space, index) for index in range(0, 40, 3)}
+
+    def closer(index):
+        return close.get(index, space.predicted[:, index])
+
+    asked = space.search(closer=closer, confidence=0.9999)
+    told = []
+    while len(told) < 5 and (index := asked.ask()) is not None:
+        told.append((index, space.measured(index)))
+        asked.tell(*told[-1])
+    assert len(told) > 1
+    resumed = space.search(closer=closer, confidence=0.9999)
+    for each in told:
+        resumed.tell(*each)
+    assert resumed.ask() == asked.ask()
+    assert resumed.pick == asked.pick

@@ -1,6 +1,7 @@
 """Few trials instead of a grid: those that promise most, each chosen after the last."""
 
 import msgspec
+import numpy as np
 import pytest
 
 from servetune.errors import InputError
@@ -12,7 +13,7 @@ from servetune.search import Space, parse_objectives, parse_settings
 from servetune.search.strategies import Point
 from servetune.search.strategies.guided_set import GuidedSet
 from servetune.testing.strategy_contract import StrategyContract
-from servetune.trials import StudyContext, trials_of
+from servetune.trials import StudyContext, predictions, trials_of
 from servetune.trials.guided import guided_search, searched_objectives
 from servetune.trials.outcomes import outcome_of_record
 from servetune.trials.simulated import simulate_trial
@@ -216,3 +217,55 @@ def space_of(point):
             types={},
         ),
     )
+
+
+def p99_of(search, index):
+    """Expected ratio of the only limit, and its standard deviation."""
+    means, sds = search.expected()
+    return float(np.exp(means[1, index])), float(sds[1, index])
+
+
+def test_a_missed_percentile_says_more_of_like_trials_than_of_others():
+    """A trial that is predicted to do the same is no second chance; one of other users is."""
+    run = run_with("ttft:p99<=400ms")
+    trials = grid(run)
+    users = [trial.workload.concurrency for trial in trials]
+    measured = users.index(64)
+    like = users.index(64, measured + 1)
+    other = users.index(4)
+    search = searched(trials, run)
+    before = {index: p99_of(search, index) for index in (like, other)}
+    record_ = record(trials[measured], run)
+    slower = record_.results.with_fields(p99_ttft_ms=1.3 * record_.results["p99_ttft_ms"])
+    missed = msgspec.structs.replace(record_, results=slower)
+    search.tell(measured, outcome_of_record(missed, run))
+    moved = {index: p99_of(search, index) for index in (like, other)}
+    assert moved[like][0] > 1.08 * before[like][0]
+    assert moved[like][0] / before[like][0] > moved[other][0] / before[other][0]
+    assert moved[like][1] < 0.8 * before[like][1]
+
+
+def test_trials_of_every_load_and_layout_are_simulated(monkeypatch):
+    """So that percentiles are scaled between trials whose requests wait alike."""
+    monkeypatch.setattr(predictions, "_SIMULATED", 12)
+    run = run_with("ttft:p99<=400ms")
+    space = Space(
+        server=parse_settings(
+            "tensor_parallel_size=[1,2,4];max_num_seqs=[64,128,256,512]", types={}
+        ),
+        client=parse_settings(
+            "max_concurrency=[4,64];num_prompts=64;dataset_name=random;"
+            "random_input_len=512;random_output_len=64",
+            types={},
+        ),
+    )
+    trials = [trial for group in trials_of(space, run) for trial in group]
+    found = predictions.PredictedTrials(trials, run)
+    exact = [simulate_trial(trial, run, cmd="", server_cmd_args=[]).results for trial in trials]
+    apart = [
+        abs(np.log(mine["p99_ttft_ms"] / its["p99_ttft_ms"]))
+        for mine, its in zip(found.results, exact, strict=True)
+    ]
+    assert sum(each < 1e-9 for each in apart) >= 12
+    assert max(apart) < 0.25
+    assert found.closer(5)["p99_ttft_ms"] == exact[5]["p99_ttft_ms"]

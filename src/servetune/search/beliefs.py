@@ -88,7 +88,7 @@ class Beliefs:
         forecast: Predictions of all points.
         measured: Point -> logarithms of its measured quantities, shape (Q,).
         drift_sd: Standard deviation of the logarithm of each time by drift of the machine between
-            measurements, shape (T,); none if omitted.
+            measurements, for the first of the times; none if omitted.
 
     Attributes:
         scale: Factor on the scatter that was expected.
@@ -174,7 +174,8 @@ class Beliefs:
     def _noise(self) -> Array:
         noise = self._forecast.noise_sd[self._of] ** 2
         if self._drift_sd is not None:
-            noise = noise + (self._forecast.weights[self._of, self._at] @ self._drift_sd) ** 2
+            weights = self._forecast.weights[self._of, self._at, : len(self._drift_sd)]
+            noise = noise + (weights @ self._drift_sd) ** 2
         return np.asarray(noise)
 
     def _loadings(self, of: NDArray[np.int_], at: NDArray[np.int_]) -> Array:

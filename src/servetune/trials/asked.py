@@ -24,6 +24,7 @@ from servetune.trials.guided import attainable_search, guided_search
 from servetune.trials.order import is_put_off, ordered
 from servetune.trials.outcomes import objectives_of, outcome_of_record
 from servetune.trials.policy import ExecutionPolicy
+from servetune.trials.predictions import PredictedTrials
 from servetune.trials.trial import StudyContext, Trial
 
 
@@ -237,7 +238,9 @@ class AskedTrials:
             objectives_of(self._study)[:1],
             margin=policy.margin,
             confidence=policy.confidence,
-            results=[self._results[trial.key][1] for trial in trials],
+            predicted=PredictedTrials(
+                trials, self._study, [self._results[trial.key][1] for trial in trials]
+            ),
         )
         chosen = next(index for index, trial in enumerate(trials) if trial.key == best[0])
         return pick_doubt(found, trials, self._study, margin=policy.margin, chosen=chosen)

@@ -1,9 +1,4 @@
-"""Guided search over the trials of a study, all predicted, with what their errors share.
-
-Trials are predicted by formula, the leading ones and a spread of the rest in virtual time, too, as
-limits on percentiles need every request. A trial that was not simulated has the results of the most
-similar one that was, scaled by the formula.
-"""
+"""Guided search over the trials of a study, all predicted, with what their errors share."""
 
 from __future__ import annotations
 
@@ -13,12 +8,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from servetune.errors import InputError, PlanError, UnknownName
+from servetune.errors import InputError
 from servetune.models.counting import weight_bytes
 from servetune.models.shape import NetworkShape
 from servetune.perf import run_features
-from servetune.perf.roofline import PlannedRun, RunPoint, predict_runs
-from servetune.prediction.forecasts import NOISE, Quantity, forecast_of
+from servetune.perf.roofline import PlannedRun
+from servetune.prediction.forecasts import Quantity, forecast_of
 from servetune.search.beliefs import Forecast
 from servetune.search.objectives import Objective, objective_of
 from servetune.search.outcome import outcome_of
@@ -27,20 +22,17 @@ from servetune.search.strategies.guided import Guided
 from servetune.search.strategies.guided_set import GuidedSet
 from servetune.store import Results
 from servetune.trials.outcomes import objectives_of
-from servetune.trials.record import trial_results
-from servetune.trials.simulated import simulated_results
+from servetune.trials.predictions import PredictedTrials, shape_of
 from servetune.trials.trial import StudyContext, Trial
 from servetune.units import MS_PER_S
-from servetune.workload import Workload
 
 Array = NDArray[np.float64]
 
-#: Trials that are simulated, and the share of them that lead by formula.
-_SIMULATED, _LEADING = 192, 0.67
 #: Start of a server without its weights, and bytes of weights that it reads per second, until
 #: starts were measured. Judgements: engines import, compile and capture graphs for a minute or two.
 _START_S, _READ_BYTES_PER_S = 60.0, 1e9
-#: Standard deviation of the logarithm of a percentile over its mean, beyond its prediction.
+#: Standard deviation of the logarithm of a percentile over its mean, beyond its prediction: an
+#: error that like trials share (`prediction.forecasts`).
 _TAIL_SD = {"p90": 0.06, "p95": 0.08, "p99": 0.12, "p99.9": 0.2}
 _RATES = ("throughput", "goodput")
 
@@ -77,7 +69,7 @@ def guided_search(
     seed: int = 0,
     margin: float,
     confidence: float,
-    results: Sequence[Results] = (),
+    predicted: PredictedTrials | None = None,
 ) -> Guided:
     """Search of a study's trials by predictions that each measurement corrects.
 
@@ -89,22 +81,25 @@ def guided_search(
         seed: Seed of its draws.
         margin: Share of its worth by which a trial is better than another.
         confidence: Probability of a pick within the margin at which the search ends.
-        results: Results that each trial is predicted to have; predicted here if omitted.
+        predicted: The trials with what each is predicted to do; predicted here if omitted.
 
     Raises:
         InputError: Nothing can be predicted: model or machine are not known.
     """
     require_predictable(study)
-    runs = _runs(trials, study)
-    results = results or _predicted(trials, runs, study)
-    load_s = [each.duration_s or 60.0 for each in results]
+    predicted = predicted or PredictedTrials(trials, study)
+
+    def closer(index: int) -> Array:
+        return _logs(predicted.closer(index), study, objectives)
+
     kind = Guided if len(objectives) == 1 else GuidedSet
     return kind(
         points,
-        _forecast(trials, runs, results, study, objectives),
-        start_s=np.array([_start_s(_shape(trial, study)) for trial in trials]),
-        load_s=np.array(load_s),
+        _forecast(predicted, study, objectives),
+        start_s=np.array([_start_s(shape_of(trial, study)) for trial in trials]),
+        load_s=np.array([each.duration_s or 60.0 for each in predicted.results]),
         checkpoints=[study.model_of(trial.plan) for trial in trials],
+        closer=closer,
         seed=seed,
         margin=margin,
         confidence=confidence,
@@ -129,7 +124,7 @@ def attainable_search(
         InputError: Nothing can be predicted: model or machine are not known.
     """
     require_predictable(study)
-    results = _predicted(trials, _runs(trials, study), study)
+    predicted = PredictedTrials(trials, study)
     for goal in _goals(study):
         search = guided_search(
             points,
@@ -139,7 +134,7 @@ def attainable_search(
             seed=seed,
             margin=margin,
             confidence=confidence,
-            results=results,
+            predicted=predicted,
         )
         if search.ask() is not None:
             break
@@ -161,175 +156,24 @@ def _goals(study: StudyContext) -> Iterator[StudyContext]:
         )
 
 
-def _runs(trials: Sequence[Trial], study: StudyContext) -> list[PlannedRun]:
-    """Each trial as a run of the formulas."""
-    assert study.node is not None
-    rates: dict[int, float] = {}
-    runs = []
-    for trial in trials:
-        workload = trial.workload
-        if not workload.closed_loop and id(workload) not in rates:
-            rates[id(workload)] = _rate_per_s(workload)
-        runs.append(
-            PlannedRun(
-                shape=_shape(trial, study),
-                node=study.node,
-                plan=msgspec.structs.replace(trial.plan, prefill_replicas=None),
-                lengths=workload.lengths,
-                concurrency=workload.concurrency or workload.request_count,
-                request_count=workload.request_count,
-                protocol="closed" if workload.closed_loop else "open",
-                rate_per_s=rates.get(id(workload), 0.0),
-                capped=not workload.closed_loop and workload.concurrency is not None,
-                warmed=workload.warmup_count > 0,
-            )
-        )
-    return runs
-
-
-def _rate_per_s(workload: Workload) -> float:
-    requests = workload.requests()
-    lasted_s = requests[-1].due_s - requests[0].due_s
-    return (len(requests) - 1) / lasted_s if lasted_s > 0 else float(len(requests))
-
-
-def _predicted(
-    trials: Sequence[Trial], runs: Sequence[PlannedRun], study: StudyContext
-) -> list[Results]:
-    """Results that each trial is predicted to have; empty where its plan cannot run."""
-    points = _by_formula(runs)
-    simulated: dict[int, Results] = {}
-    for index in _to_simulate(points):
-        found = _simulated(trials[index], study)
-        if found:
-            simulated[index] = found
-    if not simulated:
-        return [Results() for _ in trials]
-    numbers = list(simulated)
-    kinds = [_kind(trial) for trial in trials]
-    users = np.log2([max(1, run.concurrency) for run in runs])
-    rates = np.log2([max(1e-9, run.rate_per_s) for run in runs])
-    results = []
-    for index, point in enumerate(points):
-        if index in simulated:
-            results.append(simulated[index])
-        elif point is None:
-            results.append(Results())
-        else:
-            apart = np.abs(users[numbers] - users[index]) + np.abs(rates[numbers] - rates[index])
-            apart += [_difference(kinds[index], kinds[other]) for other in numbers]
-            like = numbers[int(np.argmin(apart))]
-            base = points[like]
-            scaled = _scaled(simulated[like], base, point) if base else simulated[like]
-            results.append(trial_results(trials[index], study, scaled))
-    return results
-
-
-def _by_formula(runs: Sequence[PlannedRun]) -> list[RunPoint | None]:
-    """Formula's point of each run; `None` where its plan cannot run, or where there is none."""
-    try:
-        predicted = predict_runs(runs)
-    except (PlanError, UnknownName):
-        return [None] * len(runs)
-    return [None if each.misfit else each.point for each in predicted]
-
-
-def _to_simulate(points: Sequence[RunPoint | None]) -> list[int]:
-    """Trials to simulate: those of most tokens per second by formula, and a spread of the rest."""
-    able = [index for index, point in enumerate(points) if point is not None]
-    if len(able) <= _SIMULATED:
-        return able or list(range(len(points)))
-    ranked = sorted(able, key=lambda index: -_rate(points[index]))
-    leading = ranked[: int(_LEADING * _SIMULATED)]
-    rest = ranked[len(leading) :]
-    spread = np.linspace(0, len(rest) - 1, _SIMULATED - len(leading)).astype(int)
-    return sorted({*leading, *(rest[place] for place in spread)})
-
-
-def _rate(point: RunPoint | None) -> float:
-    return point.output_tokens_per_s if point else 0.0
-
-
-def _simulated(trial: Trial, study: StudyContext) -> Results:
-    assert study.node is not None
-    try:
-        results = simulated_results(
-            trial.plan,
-            _shape(trial, study),
-            study.node,
-            trial.workload,
-            request_limits=study.request_limits,
-            percentiles=study.percentiles,
-            calibration=study.calibration.calibration if study.calibration else None,
-            request_timeout_s=study.request_timeout_s,
-        )
-    except (PlanError, UnknownName):
-        return Results()
-    return trial_results(trial, study, results)
-
-
-def _kind(trial: Trial) -> tuple[object, ...]:
-    plan = trial.plan
-    return (
-        (plan.tensor_parallel, plan.pipeline_parallel, plan.data_parallel, plan.replicas),
-        (plan.model, plan.quantization, plan.kv_cache_dtype),
-        (plan.max_num_seqs, plan.max_num_batched_tokens),
-    )
-
-
-def _difference(one: tuple[object, ...], other: tuple[object, ...]) -> float:
-    """Distance of two plans, in doublings of users: other layouts differ most."""
-    return sum(
-        far for far, mine, its in zip((8.0, 4.0, 1.0), one, other, strict=True) if mine != its
-    )
-
-
-def _scaled(results: Results, base: RunPoint, point: RunPoint) -> Results:
-    """Results with every time and rate in proportion to the formula's."""
-    times = {
-        "_ttft_ms": point.ttft_ms / base.ttft_ms,
-        "_tpot_ms": point.tpot_ms / base.tpot_ms if base.tpot_ms else 1.0,
-        "_itl_ms": point.tpot_ms / base.tpot_ms if base.tpot_ms else 1.0,
-        "_e2e_latency_ms": point.e2e_ms / base.e2e_ms,
-        "throughput": point.output_tokens_per_s / base.output_tokens_per_s,
-        "goodput": point.output_tokens_per_s / base.output_tokens_per_s,
-    }
-    changed = {
-        name: value * by
-        for name, value in results.items()
-        for ending, by in times.items()
-        if name.endswith(ending) and isinstance(value, int | float)
-    }
-    duration_s = results.duration_s
-    if duration_s:
-        changed["duration"] = duration_s * point.e2e_ms / base.e2e_ms
-    return results.with_fields(**changed)
-
-
-def _shape(trial: Trial, study: StudyContext) -> NetworkShape:
-    shape = study.shape_of(trial.plan)
-    assert shape is not None
-    return shape
-
-
 def _start_s(shape: NetworkShape) -> float:
     """Seconds that the start of a server is assumed to take."""
     return _START_S + weight_bytes(shape) / _READ_BYTES_PER_S
 
 
+def _logs(results: Results, study: StudyContext, objectives: Sequence[Objective]) -> Array:
+    """Logarithms of objectives and limits' ratios, shape (Q,); NaN where there are no results."""
+    outcome = outcome_of(results, study.constraints, objectives, predicted=True)
+    if not outcome.counts:
+        return np.full(len(objectives) + len(study.constraints), np.nan)
+    return np.log([*outcome.objectives, *outcome.limit_ratios])
+
+
 def _forecast(
-    trials: Sequence[Trial],
-    runs: Sequence[PlannedRun],
-    results: Sequence[Results],
-    study: StudyContext,
-    objectives: Sequence[Objective],
+    predicted: PredictedTrials, study: StudyContext, objectives: Sequence[Objective]
 ) -> Forecast:
-    limits = study.constraints
-    outcomes = [outcome_of(each, limits, objectives, predicted=True) for each in results]
-    logs = np.full((len(objectives) + len(limits), len(trials)), np.nan)
-    for index, outcome in enumerate(outcomes):
-        if outcome.counts:
-            logs[:, index] = np.log([*outcome.objectives, *outcome.limit_ratios])
+    limits, runs, results = study.constraints, predicted.runs, predicted.results
+    logs = np.stack([_logs(each, study, objectives) for each in results], axis=1)
     first = np.array([_first_share(each) for each in results])
     in_flight = [_in_flight(run, each) for run, each in zip(runs, results, strict=True)]
     features = run_features(
@@ -344,7 +188,7 @@ def _forecast(
         Quantity(
             logs=logs[place],
             weights=(1.0 if each.maximize else -1.0) * _weights(each.metric, first, open_loop),
-            noise_sd=_noise_sd(each.statistic),
+            tail_sd=_TAIL_SD.get(each.statistic, 0.0),
         )
         for place, each in enumerate(objectives)
     ]
@@ -354,7 +198,7 @@ def _forecast(
             Quantity(
                 logs=logs[place],
                 weights=up * _weights(limit.metric, first, open_loop),
-                noise_sd=_noise_sd(limit.statistic),
+                tail_sd=_TAIL_SD.get(limit.statistic, 0.0),
             )
         )
     return forecast_of(features, quantities, objective_count=len(objectives))
@@ -387,7 +231,3 @@ def _weights(metric: str, first: Array, open_loop: NDArray[np.bool_]) -> Array:
     if any(word in metric for word in _RATES):
         return -rated
     return rated if metric.startswith(("cost_per_million", "energy")) else 0 * whole
-
-
-def _noise_sd(statistic: str) -> float:
-    return float(np.hypot(NOISE, _TAIL_SD.get(statistic, 0.0)))

@@ -14,7 +14,7 @@ which errors of points with common causes move together.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -30,6 +30,8 @@ Mask = NDArray[np.bool_]
 _DRAWS, _OUTCOMES = 512, 24
 #: Contenders that are drawn, and points whose measurement is weighed.
 _CONTENDERS, _WEIGHED = 160, 48
+#: Points that are predicted more closely for one decision.
+_MOST_CLOSER = 12
 #: Chance of holding every limit below which a point is no contender.
 _LEAST_CHANCE = 1e-3
 #: Objectives further than this below the best, in standard deviations, are no contenders'.
@@ -72,6 +74,8 @@ class Guided:
         start_s: Seconds that the start of each point's server is assumed to take, shape (N,).
         load_s: Seconds that each point's load takes, shape (N,).
         checkpoints: Checkpoint that each point's server loads; all the same if omitted.
+        closer: Function that predicts a point more closely than the forecast, at some cost: its
+            logarithms, shape (Q,). A point is asked for only after that.
         seed: Seed of the draws.
         margin: Share of its worth by which a point is better.
         confidence: Probability that ends the search.
@@ -88,6 +92,7 @@ class Guided:
         start_s: Array,
         load_s: Array,
         checkpoints: Sequence[Hashable] = (),
+        closer: Callable[[int], Array] | None = None,
         seed: int = 0,
         margin: float = 0.02,
         confidence: float = 0.95,
@@ -107,6 +112,7 @@ class Guided:
             "most probably miss a limit": int(hopeless.sum()),
         }
         self._able: Mask = able & ~hopeless if (able & ~hopeless).any() else able
+        self._closer, self._close = closer, set[int]()
         self._answer: _Answer | None = None
 
     @property
@@ -117,6 +123,11 @@ class Guided:
         return self._decided().next
 
     def tell(self, index: int, outcome: Outcome) -> None:
+        if self._closer is not None:
+            # What was predicted more closely follows from what was told before, so that a search
+            # that is told its first outcomes at once goes on like one that asked for each.
+            self._decided()
+            self._predict_closer(index)
         self._told.append(index)
         self._starts.tell(index, outcome.start_s)
         limits = len(self._forecast.quantities) - self._objectives
@@ -180,7 +191,27 @@ class Guided:
     def _decided(self) -> _Answer:
         if self._answer is None:
             self._answer = self._decide()
+            for _ in range(_MOST_CLOSER):
+                if self._answer.next is None or not self._predict_closer(self._answer.next):
+                    break
+                self._answer = self._decide()
         return self._answer
+
+    def _predict_closer(self, index: int) -> bool:
+        """Predict a point, and all of its kind, more closely; whether that changed anything."""
+        if self._closer is None or index in self._close:
+            return False
+        logs, forecast = self._closer(index), self._forecast
+        kind: Mask = np.asarray(forecast.alike == forecast.alike[index])
+        self._close |= {int(each) for each in np.flatnonzero(kind)}
+        if np.array_equal(logs, forecast.quantities[:, index], equal_nan=True):
+            return False
+        quantities = forecast.quantities.copy()
+        quantities[:, kind] = logs[:, None]
+        self._forecast = msgspec.structs.replace(forecast, quantities=quantities)
+        if np.isnan(logs).any():
+            self._able[kind] = False
+        return True
 
     def _decide(self, chosen: int | None = None) -> _Answer:
         beliefs = self._beliefs()
