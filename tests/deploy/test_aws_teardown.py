@@ -10,7 +10,7 @@ from doubles.server import Crash
 
 from servetune.deploy.aws import LogGroups, StateFile, apply, delete, logs, orphans, status, update
 from servetune.deploy.aws.teardown import delete_resource
-from servetune.deploy.deployment import Deployment, deployment_of, read_deployment, with_role
+from servetune.deploy.deployment import Deployment, read_deployment, with_tags
 from servetune.deploy.hosting import Adapter, Hosting, Scaling
 from servetune.errors import DeployError
 from servetune.plan import Plan
@@ -299,17 +299,38 @@ def test_what_a_crash_left_is_found(world: World, crash_at: int) -> None:
     assert ("model", f"nothing of endpoint {NAME} uses it", 0.0) in found
 
 
-def test_an_endpoint_past_its_time_is_reported_with_its_cost(world: World) -> None:
-    from aws_kit import ROLE, endpoint
-
+def test_an_endpoint_past_the_time_that_its_user_gave_is_reported_with_its_cost(
+    world: World,
+) -> None:
     hosting = Hosting(instance_types=(G6,), instance_count=2)
-    tagged = deployment_of(endpoint(hosting, delete_after="2026-11-21T11:00:00+00:00"))
-    make(world, with_role(tagged, ROLE))
+    make(world, with_tags(deployment(hosting), delete_after="2026-11-21T11:00:00+00:00"))
     assert left_over(world, NOW - dt.timedelta(hours=2)) == []
-    (found,) = left_over(world)
-    assert found[0] == "endpoint"
-    assert "meant to go" in found[1]
-    assert found[2] == pytest.approx(2 * 5.752)
+    (found,) = world.run(orphans(world.aws(), now=NOW, prices={G6: 5.752}))
+    assert found.resource.kind == "endpoint"
+    assert "was asked to end" in found.reason
+    assert found.usd_per_hour == pytest.approx(2 * 5.752)
+    assert found.in_service
+    # Its user stays longer, and what was rendered by earlier versions has no end any more.
+    make(world, with_tags(deployment(hosting), delete_after="2026-11-21T13:00:00+00:00"))
+    assert left_over(world) == []
+
+
+def test_what_the_endpoint_of_somebody_else_uses_is_no_orphan(world: World) -> None:
+    wanted = deployment()
+    with pytest.raises(Crash):  # model and configuration are there, the endpoint never came
+        world.run(apply(wanted, change_in(world, crash_at=2)))
+    assert len(left_over(world)) == 2
+    world.double.clients()("sagemaker").create_endpoint(
+        EndpointName="theirs", EndpointConfigName=wanted.only("endpoint-config").name
+    )
+    assert left_over(world) == []
+
+
+def test_reserved_instances_cost_nothing_on_demand(world: World) -> None:
+    plan = "arn:aws:sagemaker:us-east-1:123456789012:training-plan/plan"
+    reserved = Hosting(instance_types=(G6,), reservation_arn=plan)
+    make(world, with_tags(deployment(reserved), delete_after="2026-11-21T11:00:00+00:00"))
+    assert [cost for _, _, cost in left_over(world)] == [0.0]
 
 
 def test_an_alarm_of_an_endpoint_that_is_gone_is_found_and_deleted(world: World) -> None:

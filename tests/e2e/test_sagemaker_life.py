@@ -51,13 +51,13 @@ async def test_from_a_sweep_to_an_answering_endpoint_and_back_to_nothing(
         "--scale", "1:8", env=environ,
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
-    applied = servetune("deploy", "apply", "b", "--poll-s", "0", env=environ)
+    applied = servetune("deploy", "apply", "b", "--yes", "--poll-s", "0", env=environ)
     assert applied.returncode == 0, applied.stderr
     assert "Creating" in applied.stderr
 
     await _ask_it(double)
 
-    again = servetune("deploy", "apply", "b", "--poll-s", "0", env=environ)
+    again = servetune("deploy", "apply", "b", "--yes", "--poll-s", "0", env=environ)
     assert again.returncode == 0, again.stderr
     assert set(double.control.made.values()) == {1}
     gone = servetune("deploy", "delete", "b", "--poll-s", "0", env=environ)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +14,11 @@ from servetune.api.endpoints import make_endpoint
 from servetune.api.notes import note
 from servetune.api.request import Request, request_of
 from servetune.api.shared_options import GoalOptions
+from servetune.api.spending import Confirm, Spending
 from servetune.api.trials import Trials, read_with_goal
 from servetune.api.waiting import Token, Waiting, aws_in, completed, now, role_of
 from servetune.deploy import CONTAINERS, usual_container, write
 from servetune.deploy.aws.check import (
-    Budget,
     CheckInputs,
     Finding,
     Report,
@@ -40,6 +39,7 @@ from servetune.deploy.from_trial import (
     instance_of_trial,
     plan_of_trial,
     saturation_of_trials,
+    with_levels,
     with_trial,
 )
 from servetune.deploy.hosting import HostingOptions
@@ -51,9 +51,9 @@ from servetune.deploy.sagemaker import render_sagemaker
 from servetune.deploy.served import Served, ServiceOptions, prepare, version_of
 from servetune.engines import check_weights, engine
 from servetune.errors import CannotRender, InputError, UnknownName
-from servetune.hardware import Device, Node, Price, instance
+from servetune.hardware import Device, Price, instance
 from servetune.models import NetworkShape, load_shape, weight_bytes
-from servetune.option import Positive, argument, option
+from servetune.option import argument, option
 from servetune.plan import Plan
 from servetune.search import failed_requests
 from servetune.store import TrialRecord
@@ -174,26 +174,6 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
             "Tag of the container image.", metavar="TAG", default="nearest to the trial's engine"
         ),
     ] = None
-    hours: Annotated[
-        Positive, option("Hours that the endpoint shall stand, for its cost and its tag.")
-    ] = 24.0
-    max_cost_usd: Annotated[
-        Positive | None,
-        option(
-            "Cost of all hours above which nothing is made, in dollars.",
-            "--max-cost",
-            metavar="USD",
-        ),
-    ] = None
-    price_per_hour_usd: Annotated[
-        Positive | None,
-        option(
-            "Price of one instance, in dollars per hour.",
-            "--price-per-hour",
-            metavar="USD",
-            default="the catalogue's",
-        ),
-    ] = None
     plan: Annotated[bool, option("Findings on everything before spending; nothing is made.")] = (
         False
     )
@@ -204,6 +184,7 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
         bool, option("Permission to write the bundle, check it, and make the endpoint.")
     ] = False
     hosting: HostingOptions = HostingOptions()
+    spending: Spending = Spending()
     token: Token = Token()
     waiting: Waiting = Waiting()
 
@@ -245,9 +226,8 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
                 image_tag=self.image_tag,
                 weights_bytes=weight_bytes(shape),
                 startup_timeout_s=self.hosting.startup_timeout_s,
-                delete_after=_after(self.hours),
             ),
-            evidence,
+            with_levels(evidence, trials.records, trial, copies=copies),
         )
         rendered = RenderedEndpoint(
             bundle=with_trial(render_sagemaker(endpoint), trial),
@@ -260,7 +240,7 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
         )
         if self.apply:
             require_go(rendered.report())
-        elif self.max_cost_usd is not None and not (self.plan or self.dry_run):
+        elif self.spending.limited and not (self.plan or self.dry_run):
             rendered.require_affordable()
         return rendered
 
@@ -345,7 +325,7 @@ class RenderedEndpoint(Rendered, frozen=True, kw_only=True):
                     self.deployment,
                     aws_in(self.deployment.region),
                     now=now(),
-                    hours=self.request.hours,
+                    hours=self.request.spending.hours or 1,
                     secret_arn=self.request.token.hf_token_secret,
                 )
             )
@@ -358,11 +338,8 @@ class RenderedEndpoint(Rendered, frozen=True, kw_only=True):
             image_tag=self.endpoint.image.tag,
             weights_bytes=options.weights_bytes or 0.0,
         )
-        budget = Budget(
-            hours=self.request.hours,
-            max_cost_usd=self.request.max_cost_usd,
-            prices=self._prices(options.nodes, prices),
-        )
+        types = self.endpoint.hosting.instance_types
+        budget = self.request.spending.budget(types, prices)
         report = check(self.deployment, facts, budget, today=now().date())
         return msgspec.structs.replace(report, findings=(*report.findings, *findings))
 
@@ -381,15 +358,18 @@ class RenderedEndpoint(Rendered, frozen=True, kw_only=True):
         *,
         on_report: Callable[[Report], None] | None = None,
         on_progress: Callable[[str], None] | None = None,
+        confirm: Confirm | None = None,
     ) -> Deployment:
         """Ask AWS what would fail, and make the endpoint.
 
         Args:
             on_report: Called with what was checked, before anything is made.
             on_progress: Called with each line of progress; the logger where `None`.
+            confirm: Asked whether an endpoint of that cost is to be made; without it, `yes` must
+                be given.
 
         Raises:
-            InputError: Something would fail; nothing was made.
+            InputError: Something would fail, or nobody agreed to the cost; nothing was made.
             DeployError: AWS refused, or the endpoint failed.
         """
         assert self.folder is not None
@@ -399,21 +379,9 @@ class RenderedEndpoint(Rendered, frozen=True, kw_only=True):
         if on_report is not None:
             on_report(report)
         require_go(report)
-        wait = self.request.waiting.wait(deployment)
-        make_endpoint(deployment, self.folder, self.request.token, wait, on_progress)
+        assert report.cost is not None
+        make_endpoint(deployment, self.folder, self.request, report.cost, confirm, on_progress)
         return deployment
-
-    def _prices(self, nodes: tuple[Node, ...], listed: dict[str, Price]) -> dict[str, Price]:
-        """Prices by type: the user's, else AWS's of today."""
-        if self.request.price_per_hour_usd is None:
-            return listed
-        given = Price(
-            usd_per_hour=self.request.price_per_hour_usd,
-            region="",
-            source="given by the user",
-            date="",
-        )
-        return {node.name: given for node in nodes}
 
 
 class ServiceDeployment(TrialChoice, frozen=True, kw_only=True):
@@ -667,8 +635,3 @@ def _for_lmi(plan: Plan) -> Plan:
     return msgspec.structs.replace(
         plan, data_parallel=1, replicas=plan.replicas * plan.data_parallel
     )
-
-
-def _after(hours: float) -> str:
-    """ISO time of the tag: when the user meant to be done."""
-    return (now() + dt.timedelta(hours=hours)).replace(microsecond=0).isoformat()

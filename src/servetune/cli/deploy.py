@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 
 import click
@@ -13,9 +14,12 @@ from servetune.api.aws_region import region_of
 from servetune.cli.derive import verb
 from servetune.cli.output import echo, print_json
 from servetune.deploy.aws.check import Report
+from servetune.deploy.aws.orphans import Orphan
 from servetune.deploy.aws.state import STATE_FILE
 from servetune.deploy.bundle import json_text
+from servetune.deploy.cost import Cost
 from servetune.deploy.from_trial import TRIAL_FILE
+from servetune.errors import InputError
 from servetune.report import console, replica_table
 from servetune.units import format_usd
 
@@ -40,7 +44,7 @@ def sagemaker(request: api.SageMakerDeployment) -> int:
     if request.plan:
         return _print_plan(rendered)
     if request.apply:
-        rendered.apply(on_report=_print_report)
+        rendered.apply(on_report=_print_report, confirm=_agreed)
         return _print_applied(rendered.endpoint.name, rendered.folder)
     _print_rendered(rendered, f"{rendered.plan.label} for {rendered.endpoint.node.name}")
     assert rendered.folder is not None
@@ -73,6 +77,30 @@ def _print_rendered(rendered: api.Rendered, label: str) -> None:
     print(f"bundle of {label} in {rendered.folder}")
     for warning in rendered.warnings:
         print(f"  ! {warning}")
+
+
+def _agreed(cost: Cost) -> bool:
+    """The answer of whoever sits at the terminal to what an endpoint costs."""
+    if not _at_terminal():
+        raise InputError(
+            f"nobody agreed to the cost, and there is no terminal to ask: {cost.lines[0]}",
+            hint="give --yes, best with --max-hourly USD",
+        )
+    return click.confirm("Make it?", default=False, err=True)
+
+
+def _at_terminal() -> bool:
+    return bool(sys.stdin and sys.stdin.isatty() and sys.stderr and sys.stderr.isatty())
+
+
+def _named(orphan: Orphan) -> bool:
+    """Whether the user types the name of an orphan that is in service."""
+    name = orphan.resource.name
+    echo(f"{orphan.resource.kind} {name} is in service: {orphan.reason}")
+    typed = click.prompt(
+        "Its name, to delete it", default="", show_default=False, err=True, type=str
+    )
+    return bool(typed == name)
 
 
 def _print_applied(endpoint: str, folder: Path | None) -> int:
@@ -147,14 +175,14 @@ def study(request: api.StudyLayouts, *, as_json: bool) -> int:
 @verb(api.Apply)
 def apply(request: api.Apply) -> int:
     """Make the endpoint of BUNDLE, or go on where an earlier run stopped."""
-    deployment = api.apply(request)
+    deployment = api.apply(request, confirm=_agreed)
     return _print_applied(deployment.endpoint, request.bundle)
 
 
 @verb(api.Update)
 def update(request: api.Update) -> int:
     """Roll the running endpoint over to BUNDLE, a batch at a time."""
-    updated = api.update(request)
+    updated = api.update(request, confirm=_agreed)
     for line in updated.changes or (f"{updated.endpoint} is so already",):
         print(line)
     return 0
@@ -194,24 +222,40 @@ def delete(request: api.Delete) -> int:
 
 @verb(api.Orphans, json=True)
 def orphans(request: api.Orphans, *, as_json: bool) -> int:
-    """List resources that servetune made and nothing uses; exit status 1 where some are left."""
+    """List resources that were asked to end or that nothing uses; exit status 1 where some stand.
+
+    Yours come first. --delete deletes those of yours that are not in service; what is in service
+    or somebody else's is deleted by --name, or after you typed its name.
+    """
     region = region_of(request.region)
-    found = api.orphans(msgspec.structs.replace(request, region=region))
+    found = api.orphans(
+        msgspec.structs.replace(request, region=region), confirm=_named if _at_terminal() else None
+    )
+    left = [orphan for orphan in found if not orphan.deleted]
     if as_json:
         print_json(found)
-        return 1 if found and not request.delete else 0
-    for orphan in found:
-        cost = "price unknown" if orphan.usd_per_hour is None else ""
-        if orphan.usd_per_hour:
-            cost = f"{format_usd(orphan.usd_per_hour)} an hour"
-        print(
-            f"{orphan.resource.kind:<16} {orphan.resource.name:<50} {orphan.reason} {cost}".rstrip()
-        )
+        return 1 if left else 0
+    for orphan in (each for each in found if each.own):
+        _print_orphan(orphan)
+    others = [each for each in found if not each.own]
+    if others:
+        print("made by others, or by nobody that their tags name:")
+        for orphan in others:
+            _print_orphan(orphan, orphan.owner)
     if not found:
         print(f"nothing of servetune's is left over in {region}")
-    elif request.delete:
-        print("deleted them")
-    return 1 if found and not request.delete else 0
+    elif left and request.delete:
+        echo(f"{len(left)} stand still; --delete --name NAME deletes one by its name")
+    return 1 if left else 0
+
+
+def _print_orphan(orphan: Orphan, owner: str = "") -> None:
+    cost = "price unknown" if orphan.usd_per_hour is None else ""
+    if orphan.usd_per_hour:
+        cost = f"{format_usd(orphan.usd_per_hour)} an hour"
+    state = "deleted" if orphan.deleted else "in service" if orphan.in_service else ""
+    about = "; ".join(filter(None, (orphan.reason, cost, state, owner)))
+    print(f"{orphan.resource.kind:<16} {orphan.resource.name:<50} {about}")
 
 
 for each in (

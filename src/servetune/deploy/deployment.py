@@ -23,8 +23,11 @@ DEPLOYMENT_FILE = "deployment.json"
 
 #: Tag of every resource; its value is the endpoint's name.
 TAG = "servetune:endpoint"
-#: Tag with the ISO time at which the user meant to be done; `orphans` lists what is past it.
+#: Tag of an endpoint that its user asked to end, with the ISO time; `orphans` lists what is past
+#: it. Written when the endpoint is made, never when its bundle is rendered.
 DELETE_AFTER_TAG = "servetune:delete-after"
+#: Tag with the identity in AWS that made a resource.
+OWNER_TAG = "servetune:owner"
 VARIANT = "AllTraffic"
 FORM_VERSION = 1
 
@@ -131,6 +134,27 @@ def with_role(deployment: Deployment, role_arn: str) -> Deployment:
     )
 
 
+def with_tags(deployment: Deployment, *, owner: str = "", delete_after: str = "") -> Deployment:
+    """The same with what is known only when it is made: its maker, and when it shall end.
+
+    Args:
+        deployment: The deployment; a time that an earlier version wrote into it goes.
+        owner: Identity in AWS, on every resource that has tags.
+        delete_after: ISO time, on the endpoint.
+    """
+
+    def tagged(step: Step) -> Step:
+        if "Tags" not in step.request:
+            return step
+        ends = delete_after if step.kind == "endpoint" else ""
+        kept = {tag["Key"]: tag["Value"] for tag in step.request["Tags"]}
+        kept |= {OWNER_TAG: _tag_value(owner), DELETE_AFTER_TAG: ends}
+        tags = [{"Key": key, "Value": value} for key, value in kept.items() if value]
+        return step.with_members(Tags=tags)
+
+    return msgspec.structs.replace(deployment, steps=tuple(map(tagged, deployment.steps)))
+
+
 def deployment_of(endpoint: Endpoint) -> Deployment:
     """The steps that make an endpoint, in the order in which they can be made."""
     hosting, options = endpoint.hosting, endpoint.options
@@ -199,7 +223,6 @@ def _tags(endpoint: Endpoint, digest: str) -> list[dict[str, str]]:
         TAG: endpoint.name,
         "servetune:plan": digest[:16],
         "servetune:model": _tag_value(endpoint.plan.model),
-        DELETE_AFTER_TAG: endpoint.options.delete_after,
     }
     return [{"Key": key, "Value": value} for key, value in values.items() if value]
 
@@ -342,9 +365,14 @@ def from_zero_policy(endpoint: str) -> str:
     return f"{endpoint}-from-zero"
 
 
-def alarm_name(endpoint: str) -> str:
-    """Name of the alarm of a request that found no copy."""
-    return f"servetune-{endpoint}-no-capacity"
+ALARM_PREFIX = "servetune-"
+#: What alarms watch: requests that found no copy, server errors, and latency above the limit.
+ALARM_KINDS = ("no-capacity", "5xx", "latency")
+
+
+def alarm_name(endpoint: str, kind: str = "no-capacity") -> str:
+    """Name of an alarm of an endpoint; `kind` is one of `ALARM_KINDS`."""
+    return f"{ALARM_PREFIX}{endpoint}-{kind}"
 
 
 def _scaling(endpoint: str, resource: str, dimension: str, scaling: Scaling) -> list[Step]:

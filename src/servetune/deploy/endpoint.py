@@ -43,7 +43,6 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True):
         weights_bytes: Size of the published weights, for time-outs.
         startup_timeout_s: Time until the container must answer health checks; from
             `weights_bytes` where `None`.
-        delete_after: ISO time of the tag by which `orphans` finds forgotten endpoints.
     """
 
     nodes: tuple[Node, ...]
@@ -56,7 +55,6 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True):
     image_tag: str | None = None
     weights_bytes: float | None = None
     startup_timeout_s: int | None = None
-    delete_after: str | None = None
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):

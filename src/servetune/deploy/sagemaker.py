@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from servetune.deploy.bundle import MARKER, PLAN_FILE, Bundle, json_text
+from servetune.deploy.cost import cost_of, token_cost
 from servetune.deploy.deployment import (
     DEPLOYMENT_FILE,
     Deployment,
@@ -17,7 +18,7 @@ from servetune.deploy.deployment import (
     deployment_of,
 )
 from servetune.deploy.endpoint import Endpoint
-from servetune.deploy.evidence import Evidence, usd_per_million_tokens
+from servetune.deploy.evidence import Evidence
 from servetune.units import format_rate, format_usd
 
 
@@ -33,6 +34,7 @@ def render_sagemaker(endpoint: Endpoint) -> Bundle:
         DEPLOYMENT_FILE: deployment.to_json(),
     }
     node, options, evidence = endpoint.node, endpoint.options, endpoint.evidence
+    tokens = token_cost(endpoint.hosting, node.price, evidence)
     texts[PLAN_FILE] = json_text(
         {
             MARKER: 1,
@@ -51,7 +53,7 @@ def render_sagemaker(endpoint: Endpoint) -> Bundle:
                 "device_count": node.device_count,
             },
             "price": msgspec.to_builtins(node.price),
-            "usd_per_million_output_tokens": usd_per_million_tokens(node, evidence),
+            "usd_per_million_output_tokens": tokens and tokens.usd_per_million,
             "simulated": evidence.simulated if evidence else None,
             "plan": msgspec.to_builtins(endpoint.plan),
             "plan_as_given": msgspec.to_builtins(endpoint.given),
@@ -151,6 +153,8 @@ def _figure(value: float) -> str:
 def _price(endpoint: Endpoint) -> list[str]:
     node, region, evidence = endpoint.node, endpoint.options.region, endpoint.evidence
     price = node.price
+    if endpoint.hosting.reservation_arn:
+        return ["## Price", "The reservation pays for the instances; its fee is not counted here."]
     if price is None:
         unpriced = (
             f"No public price of `{node.name}` is known to us, so none is given and no cost "
@@ -158,17 +162,18 @@ def _price(endpoint: Endpoint) -> list[str]:
         )
         return ["## Price", unpriced]
     text = (
-        f"{format_usd(price.usd_per_hour)} per hour on demand "
+        f"{format_usd(price.usd_per_hour)} per hour on demand for each instance "
         f"(exactly {price.usd_per_hour:g} USD; {price.region}, {price.date}; {price.source}). "
         f"That is {format_usd(price.usd_per_hour * 24)} a day for as long as the endpoint exists."
     )
     if price.region != region:
         text += f" The price is of {price.region}; {region} may differ."
-    cost = usd_per_million_tokens(node, evidence)
+    cost = token_cost(endpoint.hosting, price, evidence)
     if cost is not None:
         text += (
             f"\n\nAt the {'simulated' if evidence and evidence.simulated else 'measured'} "
-            f"throughput a million output tokens cost {format_usd(cost)}."
+            f"throughput a million output tokens cost {format_usd(cost.usd_per_million)} "
+            f"({cost.load})."
         )
     return ["## Price", text]
 
@@ -205,15 +210,17 @@ def _resources(endpoint: Endpoint) -> str:
 
 
 def _cost(endpoint: Endpoint) -> str:
-    most, nodes = endpoint.hosting.most_instances, endpoint.options.nodes
-    prices = [node.price for node in nodes if node.price is not None]
-    if len(prices) < len(nodes):
+    prices = {node.name: node.price for node in endpoint.options.nodes}
+    cost = cost_of(endpoint.hosting, prices)
+    if cost.reservation_arn:
+        return "no cost on demand: the reservation pays"
+    if cost.price is None or cost.most_usd_per_hour is None:
         return "cost not known: a type has no public price"
-    dearest = max(prices, key=lambda price: price.usd_per_hour)
+    most = cost.most_instances
     counted = "1 instance" if most == 1 else f"{most} instances"
     return (
-        f"at most {format_usd(dearest.usd_per_hour * most)} an hour for {counted} "
-        f"({dearest.region}, {dearest.date}; {dearest.source})"
+        f"at most {format_usd(cost.most_usd_per_hour)} an hour for {counted} "
+        f"({cost.price.region}, {cost.price.date}; {cost.price.source})"
     )
 
 

@@ -10,7 +10,7 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from doubles.control import ControlPlane, Refusal
+from doubles.control import ACCOUNT, ControlPlane, Refusal
 from doubles.jobs import AiJobs
 from doubles.runtime import Asked, ContainerRefused, Runtime
 from doubles.s3 import ObjectStore, operation_of
@@ -31,7 +31,7 @@ TARGETS = {
 #: Environment variable that sends a service's clients here.
 ENDPOINTS = (
     "SAGEMAKER", "SAGEMAKER_RUNTIME", "APPLICATION_AUTO_SCALING", "SERVICE_QUOTAS", "PRICING",
-    "CLOUDWATCH", "CLOUDWATCH_LOGS", "SECRETS_MANAGER", "S3",
+    "CLOUDWATCH", "CLOUDWATCH_LOGS", "SECRETS_MANAGER", "S3", "STS",
 )  # fmt: skip
 
 
@@ -58,6 +58,7 @@ class FakeAws:
         silent_after: How many changing requests are answered; the next is done, and its answer
             never comes. `None` to answer all.
         fell_silent: Set when that has happened, for a test that kills who waits.
+        caller: ARN of whoever asks.
     """
 
     def __init__(self, now_s: Callable[[], float] | None = None, *, look_s: float = 0.0) -> None:
@@ -76,6 +77,7 @@ class FakeAws:
         self.allowed: dict[str, int] = {}
         self.silent_after: int | None = None
         self.fell_silent = threading.Event()
+        self.caller = f"arn:aws:sts::{ACCOUNT}:assumed-role/Developer/alice"
         self._ending = threading.Event()
         self._lock = threading.RLock()
         self._server = _Server(("127.0.0.1", 0), _handler(self))
@@ -156,6 +158,16 @@ class FakeAws:
                 return 200, self.services.answer(operation, request)
             except Refusal as refusal:
                 return refusal.status, {"__type": refusal.code, "message": refusal.message}
+
+    def identity(self) -> str:
+        """Answer of the Security Token Service, in its XML."""
+        self.calls.append(("sts", "GetCallerIdentity", {}))
+        return (
+            '<GetCallerIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">'
+            f"<GetCallerIdentityResult><Arn>{self.caller}</Arn><UserId>A:alice</UserId>"
+            f"<Account>{ACCOUNT}</Account></GetCallerIdentityResult>"
+            "</GetCallerIdentityResponse>"
+        )
 
     def hold_back(self, operation: str, status: int) -> None:
         """Keep an answer for ever, where it is its turn."""
@@ -250,6 +262,8 @@ def _handler(double: FakeAws) -> type[BaseHTTPRequestHandler]:
                            {"Content-Type": "application/x-amz-json-1.1"})  # fmt: skip
             elif self.path.startswith("/endpoints/"):
                 self.invoke(body)
+            elif body.startswith(b"Action=GetCallerIdentity"):
+                self.reply(200, double.identity().encode(), {"Content-Type": "text/xml"})
             else:
                 named = {name.lower(): value for name, value in self.headers.items()}
                 status, about, answer = double.stored(self.command, self.path, named, body)

@@ -129,6 +129,12 @@ class OtherServices:
         for name in request["AlarmNames"]:
             self.alarms.pop(name, None)
 
+    def list_tags_for_resource(self, request: Request) -> Request:
+        name = request["ResourceARN"].rpartition(":alarm:")[2]
+        if name not in self.alarms:
+            raise Refusal("ResourceNotFoundException", f"{name} does not exist")
+        return {"Tags": self.alarms[name].get("Tags", [])}
+
     # logs
 
     def describe_log_streams(self, request: Request) -> Request:

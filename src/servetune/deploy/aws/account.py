@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 
-from servetune.deploy.aws.client import AwsClient
+from servetune.deploy.aws.client import AwsClient, AwsError
 from servetune.deploy.aws.resources import describe
 from servetune.hardware.device import Price
 from servetune.json_value import JsonObject
 
 #: Endpoint states that hold instances, or will.
 _HOLDING = ("Creating", "InService", "Updating", "SystemUpdating", "RollingBack")
+
+
+#: Session names that tools make up, which differ from run to run of one person.
+_MADE_UP_SESSION = re.compile(r"/(botocore-session-\d+|AWSCLI-Session|aws-go-sdk-\d+)$")
+
+
+async def caller(aws: AwsClient) -> str:
+    """Identity of whoever sends these requests, for the tag of an owner; empty where not known.
+
+    The ARN of a user, or of a role with its session, whose name is the person's where a company
+    logs in by single sign-on. AWS answers it without any permission.
+    """
+    try:
+        answer = await aws.call("sts", "GetCallerIdentity")
+    except AwsError:
+        return ""
+    return _MADE_UP_SESSION.sub("", str(answer.get("Arn", "")))
 
 
 async def quotas(aws: AwsClient, instance_types: Iterable[str]) -> dict[str, int]:
@@ -77,6 +95,18 @@ async def price_today(aws: AwsClient, instance_type: str, *, today: str) -> Pric
                 usd_per_hour=usd, region=aws.region, source="AWS Price List, asked", date=today
             )
     return None
+
+
+async def listed_prices(
+    aws: AwsClient, instance_types: Iterable[str], *, today: str
+) -> dict[str, Price]:
+    """Prices of today by instance type, of those that the Price List has."""
+    found = {}
+    for name in instance_types:
+        price = await price_today(aws, name, today=today)
+        if price is not None:
+            found[name] = price
+    return found
 
 
 def price_of_product(item: str | JsonObject) -> float | None:

@@ -11,7 +11,12 @@ from servetune.deploy.aws.client import AwsClient, AwsError
 from servetune.deploy.aws.resources import Change, describe, specifications
 from servetune.deploy.aws.service_model import problems
 from servetune.deploy.aws.waiting import ResourceStatus, WaitOptions
-from servetune.deploy.deployment import Deployment, Step, from_zero_policy
+from servetune.deploy.deployment import (
+    DELETE_AFTER_TAG,
+    Deployment,
+    Step,
+    from_zero_policy,
+)
 from servetune.errors import CannotRender, DeployError
 from servetune.json_value import JsonObject
 
@@ -60,9 +65,28 @@ async def apply(
         found = await _existing(step, change)
         if found is None:
             await make(await _completed_step(step, deployment, change.aws), change, secrets)
+        elif step.kind == "endpoint":
+            await _renew_end(step, found, change.aws)
         change.state.created(step.kind, step.name, _arn(found))
         if step.kind in ("endpoint", "component", "adapter"):
             await _require_served(step, change)
+
+
+async def stands(deployment: Deployment, aws: AwsClient) -> bool:
+    """Whether the endpoint is there with these settings already, and costs what it costs."""
+    answer = await describe(aws, "endpoint", deployment.endpoint)
+    return (
+        answer is not None
+        and answer["EndpointStatus"] not in ("Failed", "Deleting")
+        and answer.get("EndpointConfigName") == deployment.only("endpoint-config").name
+    )
+
+
+async def _renew_end(step: Step, existing: JsonObject, aws: AwsClient) -> None:
+    """Write the time at which an endpoint that stands was asked to end now."""
+    tags = [tag for tag in step.request["Tags"] if tag["Key"] == DELETE_AFTER_TAG]
+    if tags:
+        await aws.call("sagemaker", "AddTags", ResourceArn=existing["EndpointArn"], Tags=tags)
 
 
 def _require_sound(deployment: Deployment) -> None:

@@ -13,11 +13,12 @@ from typing import Literal
 
 import msgspec
 
-from servetune.deploy.aws.account import in_use, price_today, quotas
+from servetune.deploy.aws.account import in_use, listed_prices, quotas
 from servetune.deploy.aws.client import AwsClient, AwsError, is_missing
 from servetune.deploy.aws.resources import describe, staged_model
 from servetune.deploy.aws.service_model import problems
 from servetune.deploy.containers import CONTAINERS, container_named
+from servetune.deploy.cost import Cost, cost_of
 from servetune.deploy.deployment import Deployment, with_role
 from servetune.deploy.images import ami_version, images, named_image
 from servetune.engines.memory import check_fits, concurrent_sequences
@@ -84,11 +85,13 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         hours: Time that the endpoint shall stand.
         max_cost_usd: Cost of all hours at most; `None` for no bound.
+        max_hourly_usd: Cost of one hour at most, with the most instances that scaling allows.
         prices: Prices by instance type, where they are not the catalogue's.
     """
 
     hours: float = 24.0
     max_cost_usd: float | None = None
+    max_hourly_usd: float | None = None
     prices: dict[str, Price] = {}
 
 
@@ -100,12 +103,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         usd_per_hour: Cost at the most instances that scaling allows, of the dearest type.
         hours: Time that `total_usd` covers.
         total_usd: Cost of all hours; `None` where a type has no price.
+        cost: Price of the instances; `None` where only requests were checked.
     """
 
     findings: tuple[Finding, ...]
-    usd_per_hour: float | None
-    hours: float
-    total_usd: float | None
+    usd_per_hour: float | None = None
+    hours: float = 24.0
+    total_usd: float | None = None
+    cost: Cost | None = None
 
     @property
     def stops(self) -> tuple[Finding, ...]:
@@ -121,11 +126,22 @@ def check(deployment: Deployment, facts: CheckInputs, budget: Budget, *, today: 
         *_time(deployment, facts),
         *_routing(deployment, facts),
     ]
-    priced, per_hour = _price(deployment, facts, budget, today)
-    total = None if per_hour is None else per_hour * budget.hours
-    findings += priced
+    nodes = {node.name: node.price for node in facts.nodes}
+    prices = {**nodes, **budget.prices}
+    cost = cost_of(deployment.hosting, prices)
+    if cost.reservation_arn is None:
+        findings += [
+            _priced(name, price, deployment.region, today)
+            for name in deployment.hosting.instance_types
+            if (price := prices.get(name)) is not None
+        ]
+    per_hour = cost.most_usd_per_hour
     return Report(
-        findings=tuple(findings), usd_per_hour=per_hour, hours=budget.hours, total_usd=total
+        findings=(*findings, *cost_findings(cost, budget)),
+        usd_per_hour=per_hour,
+        hours=budget.hours,
+        total_usd=None if per_hour is None else per_hour * budget.hours,
+        cost=cost,
     )
 
 
@@ -264,55 +280,48 @@ def _routing(deployment: Deployment, facts: CheckInputs) -> Iterator[Finding]:
         )
 
 
-def _price(
-    deployment: Deployment, facts: CheckInputs, budget: Budget, today: dt.date
-) -> tuple[list[Finding], float | None]:
-    hosting = deployment.hosting
-    findings, each = [], []
-    for node in facts.nodes:
-        price = budget.prices.get(node.name) or node.price
-        if price is None:
-            if hosting.reservation_arn:
-                message = "paid for by the reservation, whose fee is not counted here"
-                findings.append(Finding("note", "price", f"{node.name}: {message}"))
-                each.append(0.0)
-                continue
-            findings.append(
-                Finding(
-                    "stop",
-                    "price",
-                    f"no public price of {node.name} is known",
-                    "give --price-per-hour, or let --ask-aws ask the Price List",
-                )
-            )
-            return findings, None
-        each.append(price.usd_per_hour)
-        findings.append(_priced(node, price, deployment.region, today))
-    per_hour = max(each) * hosting.most_instances
+def cost_findings(cost: Cost, budget: Budget) -> Iterator[Finding]:
+    """Whether an endpoint costs no more than it may."""
+    if cost.reservation_arn:
+        yield Finding("note", "price", cost.lines[0])
+        return
+    per_hour = cost.most_usd_per_hour
+    if per_hour is None:
+        yield Finding(
+            "stop",
+            "price",
+            f"no public price of {cost.instance_type} is known",
+            "give --price-per-hour, or let --ask-aws ask the Price List",
+        )
+        return
     total = per_hour * budget.hours
-    message = (
-        f"{format_usd(per_hour)} an hour for {hosting.most_instances} "
-        f"{'instances' if hosting.most_instances > 1 else 'instance'} at most, "
-        f"{format_usd(total)} for {budget.hours:g} h"
+    hourly = (
+        f"{format_usd(per_hour)} an hour for {cost.most_instances} "
+        f"{'instances' if cost.most_instances > 1 else 'instance'} at most"
     )
-    if budget.max_cost_usd is not None and total > budget.max_cost_usd:
-        findings.append(
-            Finding(
-                "stop",
-                "cost",
-                f"{message}, above --max-cost {format_usd(budget.max_cost_usd)}",
-                f"{format_usd(budget.max_cost_usd)} last "
-                f"{format_seconds(3600 * budget.max_cost_usd / per_hour)}: lower --hours or the "
-                "instances",
-            )
+    message = f"{hourly}, {format_usd(total)} for {budget.hours:g} h"
+    if budget.max_hourly_usd is not None and per_hour > budget.max_hourly_usd:
+        yield Finding(
+            "stop",
+            "cost",
+            f"{hourly}, above --max-hourly {format_usd(budget.max_hourly_usd)}",
+            "take fewer instances or a smaller --scale, or raise --max-hourly",
+        )
+    elif budget.max_cost_usd is not None and total > budget.max_cost_usd:
+        yield Finding(
+            "stop",
+            "cost",
+            f"{message}, above --max-cost {format_usd(budget.max_cost_usd)}",
+            f"{format_usd(budget.max_cost_usd)} last "
+            f"{format_seconds(3600 * budget.max_cost_usd / per_hour)}: lower --hours or the "
+            "instances",
         )
     else:
-        findings.append(Finding("ok", "cost", message))
-    return findings, per_hour
+        yield Finding("ok", "cost", message)
 
 
-def _priced(node: Node, price: Price, region: str, today: dt.date) -> Finding:
-    message = f"{node.name} {format_usd(price.usd_per_hour)} an hour"
+def _priced(name: str, price: Price, region: str, today: dt.date) -> Finding:
+    message = f"{name} {format_usd(price.usd_per_hour)} an hour"
     notes = []
     try:
         age_days = (today - dt.date.fromisoformat(price.date)).days
@@ -521,11 +530,8 @@ async def _secret(aws: AwsClient, arn: str | None) -> list[Finding]:
 async def _prices(
     deployment: Deployment, aws: AwsClient, now: dt.datetime, prices: dict[str, Price]
 ) -> list[Finding]:
-    today = now.date().isoformat()
-    for name in deployment.hosting.instance_types:
-        price = await price_today(aws, name, today=today)
-        if price is not None:
-            prices[name] = price
+    types = deployment.hosting.instance_types
+    prices.update(await listed_prices(aws, types, today=now.date().isoformat()))
     return []
 
 

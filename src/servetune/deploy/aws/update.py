@@ -7,8 +7,13 @@ fail, SageMaker rolls back and the old ones stay.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import msgspec
+
 from servetune.deploy.aws.apply import apply, failure, make
 from servetune.deploy.aws.client import AwsClient
+from servetune.deploy.aws.orphans import usd_per_hour
 from servetune.deploy.aws.resources import Change, describe, specifications, tagged_resources
 from servetune.deploy.aws.teardown import delete_settled, remove_unused
 from servetune.deploy.deployment import Deployment, Step
@@ -18,6 +23,34 @@ from servetune.json_value import JsonObject
 #: Seconds between two batches, and SageMaker's bound on all of them.
 BATCH_INTERVAL_S = 60
 MAX_ROLLOUT_S = 28800
+
+
+class Running(msgspec.Struct, frozen=True, kw_only=True):
+    """What an endpoint runs before an update.
+
+    Attributes:
+        config: Name of its configuration.
+        usd_per_hour: Price of its instances; `None` where it is not known.
+    """
+
+    config: str
+    usd_per_hour: float | None
+
+
+async def running(
+    endpoint: str, aws: AwsClient, prices: Mapping[str, float | None]
+) -> Running | None:
+    """What an endpoint runs now and what that costs, `None` where it is not there."""
+    answer = await describe(aws, "endpoint", endpoint)
+    if answer is None:
+        return None
+    name = str(answer.get("EndpointConfigName", ""))
+    config = await describe(aws, "endpoint-config", name)
+    if config is None:
+        return Running(config=name, usd_per_hour=None)
+    counted = answer.get("ProductionVariants", [])
+    per_hour = usd_per_hour(config["ProductionVariants"], counted, prices)
+    return Running(config=name, usd_per_hour=per_hour)
 
 
 async def update(
