@@ -322,6 +322,21 @@ def test_an_update_is_rendered_into_the_same_folder_and_rolled_over(
     assert "is so already" in again.stdout
 
 
+def test_a_deletion_says_what_it_could_not_look_at(
+    run: Any, sweep: Path, tmp_path: Path, double: FakeAws
+) -> None:
+    run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b", "--copies", "1", "--scale", "0:2")
+    made = ("apply", "b", "--poll-s", "0", "--yes", "--role-arn", ROLE)
+    assert run(tmp_path, *made, double=double).returncode == 0
+    double.denied = {"ListInferenceComponents", "DescribeAlarms", "DeleteAlarms"}
+    gone = run(tmp_path, "delete", "b", "--poll-s", "0", double=double)
+    assert gone.returncode == 1, gone.stderr
+    assert f"endpoint {ENDPOINT} is gone; what stood beside it may be left:" in gone.stdout
+    assert "DeleteAlarms was refused: User is not authorized" in gone.stdout
+    assert "nothing of" not in gone.stdout
+    assert double.control.rows == {}
+
+
 def test_a_token_from_the_environment_is_sent_and_never_shown(
     run: Any, sweep: Path, tmp_path: Path, double: FakeAws
 ) -> None:

@@ -28,14 +28,8 @@ def make(world: World, wanted: Deployment) -> None:
 
 
 def remove(world: World, wanted: Deployment | None = None, **crash: Any) -> list[str]:
-    gone: list[str] = world.run(
-        delete(
-            NAME,
-            change_in(world, **crash),
-            deployment=wanted,
-        )
-    )
-    return gone
+    gone = world.run(delete(NAME, change_in(world, **crash), deployment=wanted))
+    return list(gone.deleted)
 
 
 def change(world: World, wanted: Deployment, **crash: Any) -> list[str]:
@@ -104,6 +98,43 @@ def test_a_thing_that_rests_and_refuses_all_the_same_is_asked_again(world: World
     world.double.busy["DeleteEndpoint"] = 3
     world.double.busy["DeleteInferenceComponent"] = 2
     remove(world)
+    assert world.left() == []
+
+
+@pytest.mark.parametrize("by_name", [True, False], ids=["by name", "by bundle"])
+@pytest.mark.parametrize(
+    "denied",
+    [
+        "DescribeScalingPolicies", "DeregisterScalableTarget", "DescribeAlarms", "DeleteAlarms",
+        "ListInferenceComponents", "ListModels", "ListEndpointConfigs", "ListTags",
+        "DescribeInferenceComponent", "DescribeEndpointConfig", "DeleteModel",
+    ],
+)  # fmt: skip
+def test_who_lacks_a_permission_beside_it_still_ends_what_costs(
+    world: World, denied: str, by_name: bool
+) -> None:
+    wanted = deployment(components(scaling=Scaling(minimum=0, maximum=4, requests_per_copy=9)))
+    make(world, wanted)
+    world.double.denied = {denied}
+    gone = world.run(delete(NAME, change_in(world), deployment=None if by_name else wanted))
+    kinds = {kind for kind, _ in world.left()}
+    assert not kinds & {"Endpoint", "InferenceComponent"}
+    if denied == "DescribeScalingPolicies":  # it is not asked for
+        assert gone.unseen == ()
+        assert kinds == set()
+    else:
+        assert [line for line in gone.unseen if denied in line]
+        assert f"{denied} was refused" in world.progress_text
+
+
+def test_components_that_others_put_on_the_endpoint_do_not_keep_it(world: World) -> None:
+    make(world, deployment(components()))
+    world.double.control.put(
+        "InferenceComponent",
+        {"InferenceComponentName": "theirs", "EndpointName": NAME, "Specification": {}},
+        copies=1, had=1,
+    )  # fmt: skip
+    assert "component theirs" in remove(world)
     assert world.left() == []
 
 
@@ -180,12 +211,12 @@ def test_what_an_endpoint_shall_have_no_more_goes_and_other_files_come(world: Wo
     assert change(world, deployment(hosting(None, fr="fr2"))) == []
 
 
-def test_who_may_not_ask_about_scaling_may_still_update(world: World) -> None:
+def test_who_may_not_change_scaling_may_still_update(world: World) -> None:
     make(world, deployment())
-    world.double.denied = {"DescribeScalingPolicies"}
+    world.double.denied = {"DeregisterScalableTarget", "DescribeAlarms", "DeleteAlarms"}
     wanted = deployment(plan=OTHER)
     assert f"endpoint {NAME} runs {wanted.only('endpoint-config').name}" in change(world, wanted)
-    assert "its autoscaling cannot be read" in world.progress_text
+    assert "DeregisterScalableTarget was refused" in world.progress_text
 
 
 def test_an_adapter_with_other_files_is_not_taken_for_the_wanted_one(world: World) -> None:

@@ -127,10 +127,12 @@ class EndpointChange(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         endpoint: Name of the endpoint.
         changes: A line for each; empty where nothing was to change.
+        unseen: What a deletion could not look at or delete for want of a permission, a line each.
     """
 
     endpoint: str
     changes: tuple[str, ...]
+    unseen: tuple[str, ...] = ()
 
     @property
     def df(self) -> pd.DataFrame:
@@ -417,7 +419,11 @@ def delete(
     about = _endpoint(request)
     change = _change(aws_in(about.region), about.state, on_progress, request.waiting.wait(None))
     ended = completed(live.delete(about.name, change, deployment=about.deployment))
-    return EndpointChange(endpoint=about.name, changes=tuple(f"deleted {each}" for each in ended))
+    return EndpointChange(
+        endpoint=about.name,
+        changes=tuple(f"deleted {each}" for each in ended.deleted),
+        unseen=ended.unseen,
+    )
 
 
 def orphans(

@@ -212,10 +212,18 @@ def logs(request: api.Logs) -> int:
 
 @verb(api.Delete)
 def delete(request: api.Delete) -> int:
-    """Delete all resources of an endpoint, in the order that SageMaker allows."""
+    """Delete all resources of an endpoint, in the order that SageMaker allows.
+
+    Exit status 1 where something beside it could not be looked at for want of a permission.
+    """
     deleted = api.delete(request)
     for line in deleted.changes:
         print(line)
+    if deleted.unseen:
+        print(f"endpoint {deleted.endpoint} is gone; what stood beside it may be left:")
+        for line in deleted.unseen:
+            print(f"  {line}")
+        return 1
     print(f"nothing of {deleted.endpoint} is left")
     return 0
 

@@ -113,7 +113,7 @@ class OtherServices:
         self.alarms[request["AlarmName"]] = request
 
     def describe_alarms(self, request: Request) -> Request:
-        prefix = request.get("AlarmNamePrefix", "")
+        prefix, names = request.get("AlarmNamePrefix", ""), request.get("AlarmNames")
         return {
             "MetricAlarms": [
                 {
@@ -121,13 +121,16 @@ class OtherServices:
                     "AlarmArn": f"arn:aws:cloudwatch:us-east-1:{ACCOUNT}:alarm:{name}",
                 }
                 for name in self.alarms
-                if name.startswith(prefix)
+                if name.startswith(prefix) and (names is None or name in names)
             ]
         }
 
     def delete_alarms(self, request: Request) -> None:
+        """A wrong name keeps all from being deleted (CloudWatch API reference, DeleteAlarms)."""
+        if missing := [name for name in request["AlarmNames"] if name not in self.alarms]:
+            raise Refusal("ResourceNotFound", f"{missing[0]} does not exist", 404)
         for name in request["AlarmNames"]:
-            self.alarms.pop(name, None)
+            del self.alarms[name]
 
     def list_tags_for_resource(self, request: Request) -> Request:
         name = request["ResourceARN"].rpartition(":alarm:")[2]

@@ -10,12 +10,13 @@ from servetune.deploy.aws.client import AwsClient, AwsError
 from servetune.deploy.aws.orphans import orphans
 from servetune.deploy.aws.state import StateFile
 from servetune.deploy.aws.status import LogGroups, logs, status
-from servetune.deploy.aws.teardown import delete
+from servetune.deploy.aws.teardown import Deletion, delete
 from servetune.deploy.aws.update import Running, running, update
 
 __all__ = [
     "AwsClient",
     "AwsError",
+    "Deletion",
     "Finding",
     "LogGroups",
     "Report",

@@ -85,6 +85,11 @@ def is_missing(error: AwsError) -> bool:
     )
 
 
+def is_denied(error: AwsError) -> bool:
+    """Whether an error means that the caller may not send such a request."""
+    return "AccessDenied" in error.code or "Unauthorized" in error.code
+
+
 class AwsClient:
     """AWS in one region.
 
