@@ -18,6 +18,7 @@ from servetune.api.spending import Confirm, Spending
 from servetune.api.trials import Trials, read_with_goal
 from servetune.api.waiting import Token, Waiting, aws_in, completed, now, role_of
 from servetune.deploy import CONTAINERS, usual_container, write
+from servetune.deploy.alarms import latency_limit
 from servetune.deploy.aws.check import (
     CheckInputs,
     Finding,
@@ -226,6 +227,9 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
                 image_tag=self.image_tag,
                 weights_bytes=weight_bytes(shape),
                 startup_timeout_s=self.hosting.startup_timeout_s,
+                latency_limit=latency_limit(
+                    trials.constraints, trial.results.get("p99_e2e_latency_ms")
+                ),
             ),
             with_levels(evidence, trials.records, trial, copies=copies),
         )

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OnProgress = Callable[[str], None]
+CanaryPercent = Annotated[int, msgspec.Meta(ge=1, le=50)]
 LineCount = Annotated[int, msgspec.Meta(ge=1, le=10000)]
 
 
@@ -66,6 +67,15 @@ class Update(Apply, frozen=True, kw_only=True):
     """A running endpoint to roll over to a bundle."""
 
     verb: ClassVar[str] = "deploy update"
+
+    canary: Annotated[
+        CanaryPercent | None,
+        option(
+            "Percent of the traffic that goes to new instances first, the rest five minutes later.",
+            metavar="PERCENT",
+            default="batches of at most half of the instances",
+        ),
+    ] = None
 
 
 class Target(Request, frozen=True, kw_only=True):
@@ -282,7 +292,13 @@ def update(
         wait = request.waiting.wait(deployment)
         change = _change(aws, live.StateFile(request.bundle), tell, wait)
         tagged = await _tagged(deployment, aws, request.spending, tell)
-        return await live.update(tagged, change, now=now().isoformat(), secrets=secrets)
+        return await live.update(
+            tagged,
+            change,
+            now=now().isoformat(),
+            secrets=secrets,
+            canary_percent=request.canary,
+        )
 
     cost, _ = _cost(deployment, request.spending, {})
     with _interruptible(deployment, request.bundle, cost, tell):

@@ -11,6 +11,7 @@ import json
 
 import msgspec
 
+from servetune.deploy.alarms import alarm_name, no_capacity_alarm, rollback_alarms
 from servetune.deploy.bundle import json_text
 from servetune.deploy.endpoint import Endpoint, EndpointOptions
 from servetune.deploy.hosting import Hosting, Scaling
@@ -41,6 +42,7 @@ OPERATIONS = {
     "scalable-target": ("application-autoscaling", "RegisterScalableTarget"),
     "scaling-policy": ("application-autoscaling", "PutScalingPolicy"),
     "alarm": ("cloudwatch", "PutMetricAlarm"),
+    "rollback-alarm": ("cloudwatch", "PutMetricAlarm"),
 }
 
 
@@ -80,6 +82,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
         hosting: Instances, copies, adapters and scaling that they were made from.
         model: Original id of the model, by which tokenizers are found.
         startup_timeout_s: Time until a container must answer.
+        rollback_alarms: Alarms that an update makes first, and that roll it back.
         version: Version of this form.
     """
 
@@ -89,6 +92,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     hosting: Hosting
     model: str
     startup_timeout_s: int
+    rollback_alarms: tuple[Step, ...] = ()
     version: int = FORM_VERSION
 
     def of_kind(self, *kinds: str) -> tuple[Step, ...]:
@@ -152,7 +156,11 @@ def with_tags(deployment: Deployment, *, owner: str = "", delete_after: str = ""
         tags = [{"Key": key, "Value": value} for key, value in kept.items() if value]
         return step.with_members(Tags=tags)
 
-    return msgspec.structs.replace(deployment, steps=tuple(map(tagged, deployment.steps)))
+    return msgspec.structs.replace(
+        deployment,
+        steps=tuple(map(tagged, deployment.steps)),
+        rollback_alarms=tuple(map(tagged, deployment.rollback_alarms)),
+    )
 
 
 def deployment_of(endpoint: Endpoint) -> Deployment:
@@ -176,11 +184,13 @@ def deployment_of(endpoint: Endpoint) -> Deployment:
         ),
     ]
     resource = f"endpoint/{endpoint.name}/variant/{VARIANT}"
+    watched = {"EndpointName": endpoint.name, "VariantName": VARIANT}
     dimension = "sagemaker:variant:DesiredInstanceCount"
     if hosting.copies is not None:
         base = _component(endpoint, model["ModelName"], tags)
         steps += [base, *_adapters(endpoint.name, base.name, hosting, tags)]
         resource = f"inference-component/{base.name}"
+        watched = {"InferenceComponentName": base.name}
         dimension = "sagemaker:inference-component:DesiredCopyCount"
     if hosting.scaling is not None:
         steps += _scaling(endpoint.name, resource, dimension, hosting.scaling)
@@ -191,6 +201,15 @@ def deployment_of(endpoint: Endpoint) -> Deployment:
         hosting=hosting,
         model=endpoint.plan.model,
         startup_timeout_s=endpoint.startup_timeout_s,
+        rollback_alarms=tuple(
+            Step("rollback-alarm", alarm["AlarmName"], alarm)
+            for alarm in rollback_alarms(
+                endpoint.name,
+                [{"Name": name, "Value": value} for name, value in watched.items()],
+                options.latency_limit,
+                [{"Key": TAG, "Value": endpoint.name}],
+            )
+        ),
     )
 
 
@@ -365,16 +384,6 @@ def from_zero_policy(endpoint: str) -> str:
     return f"{endpoint}-from-zero"
 
 
-ALARM_PREFIX = "servetune-"
-#: What alarms watch: requests that found no copy, server errors, and latency above the limit.
-ALARM_KINDS = ("no-capacity", "5xx", "latency")
-
-
-def alarm_name(endpoint: str, kind: str = "no-capacity") -> str:
-    """Name of an alarm of an endpoint; `kind` is one of `ALARM_KINDS`."""
-    return f"{ALARM_PREFIX}{endpoint}-{kind}"
-
-
 def _scaling(endpoint: str, resource: str, dimension: str, scaling: Scaling) -> list[Step]:
     """Track requests in flight per copy; from zero, step up when a request found no copy.
 
@@ -439,21 +448,7 @@ def _steps_from_zero(endpoint: str, of: dict[str, str]) -> list[Step]:
         Step(
             "alarm",
             alarm_name(endpoint),
-            {
-                "AlarmName": alarm_name(endpoint),
-                "AlarmActions": [],  # the policy's ARN, which is known once it is made
-                "Namespace": "AWS/SageMaker",
-                "MetricName": "NoCapacityInvocationFailures",
-                "Dimensions": [{"Name": "InferenceComponentName", "Value": component}],
-                "Statistic": "Maximum",
-                "Period": 30,
-                "EvaluationPeriods": 1,
-                "DatapointsToAlarm": 1,
-                "Threshold": 1.0,
-                "ComparisonOperator": "GreaterThanOrEqualToThreshold",
-                "TreatMissingData": "missing",
-                "Tags": [{"Key": TAG, "Value": endpoint}],
-            },
+            no_capacity_alarm(endpoint, component, [{"Key": TAG, "Value": endpoint}]),
         ),
     ]
 

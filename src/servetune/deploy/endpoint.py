@@ -10,6 +10,7 @@ import re
 
 import msgspec
 
+from servetune.deploy.alarms import LatencyLimit
 from servetune.deploy.containers import container_named, environment
 from servetune.deploy.evidence import Evidence
 from servetune.deploy.hosting import Hosting
@@ -43,6 +44,7 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True):
         weights_bytes: Size of the published weights, for time-outs.
         startup_timeout_s: Time until the container must answer health checks; from
             `weights_bytes` where `None`.
+        latency_limit: Latency above which an update is rolled back; `None` for none.
     """
 
     nodes: tuple[Node, ...]
@@ -55,6 +57,7 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True):
     image_tag: str | None = None
     weights_bytes: float | None = None
     startup_timeout_s: int | None = None
+    latency_limit: LatencyLimit | None = None
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -53,6 +53,9 @@ class ControlPlane:
             answering.
         quota: Instances allowed by type; 20 where none is set.
         rows: (kind, name) -> what is known.
+        targets: Scalable targets by resource id, of Application Auto Scaling.
+        alarms: Alarms by name, of CloudWatch.
+        ringing: Names of alarms that ring as soon as an update has begun.
         jobs: What answers for AI workloads and jobs.
     """
 
@@ -68,6 +71,9 @@ class ControlPlane:
         self.tags: dict[str, dict[str, str]] = {}
         self.made: Counter[tuple[str, str]] = Counter()
         self.page_size = 100
+        self.targets: dict[str, Any] = {}
+        self.alarms: dict[str, Any] = {}
+        self.ringing: set[str] = set()
         self.jobs: Any = None
 
     def answer(self, operation: str, request: Request) -> Request:
@@ -249,10 +255,11 @@ class ControlPlane:
             about["ProductionVariants"] = [
                 {
                     "VariantName": variant["VariantName"],
-                    "CurrentInstanceCount": variant.get("InitialInstanceCount", 1),
-                    "DesiredInstanceCount": variant.get("InitialInstanceCount", 1),
+                    "CurrentInstanceCount": count,
+                    "DesiredInstanceCount": count,
                 }
                 for variant in self._variants(config)
+                for count in [self._count(row, variant)]
             ]
         return about
 
@@ -279,9 +286,91 @@ class ControlPlane:
         row = self.row("Endpoint", name)
         if self._endpoint_state(row)[0] != "InService":
             raise Refusal("ValidationException", f"Cannot update in-progress endpoint {name}.")
-        self.row("EndpointConfig", request["EndpointConfigName"])
-        row["update"] = {"to": request["EndpointConfigName"], "at": self.now_s()}
+        new = self.row("EndpointConfig", request["EndpointConfigName"])["request"]
+        (old,), (variant,) = (
+            self._variants(row["request"]["EndpointConfigName"]),
+            new["ProductionVariants"],
+        )
+        count = self._count(row, old)
+        deploying = request.get("DeploymentConfig", {})
+        self._deploys(deploying, count, request["EndpointConfigName"])
+        self._keeps_type_while_scaled(name, old, variant)
+        keeps = request.get("RetainAllVariantProperties", False)
+        row["update"] = {
+            "to": request["EndpointConfigName"], "at": self.now_s(),
+            "counts": {variant["VariantName"]: count} if keeps else {},
+            "rings": self._rings(deploying),
+        }  # fmt: skip
         return {"EndpointArn": self.arn("Endpoint", name)}
+
+    def scale(self, endpoint: str, count: int) -> None:
+        """What autoscaling does to an endpoint's variant."""
+        self.row("Endpoint", endpoint).setdefault("counts", {})["AllTraffic"] = count
+
+    @staticmethod
+    def _count(row: dict[str, Any], variant: Request) -> int:
+        """Instances of a variant: as scaled or kept, else as its configuration begins."""
+        first = variant.get("InitialInstanceCount", 1)
+        return int(row.get("counts", {}).get(variant["VariantName"], first))
+
+    def _deploys(self, config: Request, count: int, to: str) -> None:
+        """Rules of a deployment's batches (SageMaker API reference, November 2026).
+
+        RollingUpdatePolicy: the batch is 5% to 50% of the variant's total instance count;
+        TrafficRoutingConfig: a canary at most 50%, a linear step 10% to 50%; DeploymentConfig:
+        one update policy at most; AutoRollbackConfig: alarms "in your account".
+        """
+        if {"BlueGreenUpdatePolicy", "RollingUpdatePolicy"} <= set(config):
+            raise Refusal("ValidationException", "Only one update policy may be given")
+        if "RollingUpdatePolicy" in config:
+            self._share(config["RollingUpdatePolicy"]["MaximumBatchSize"], count, 0.05, 0.5)
+            policy = config["RollingUpdatePolicy"]
+        elif "BlueGreenUpdatePolicy" in config:
+            policy = config["BlueGreenUpdatePolicy"]
+            traffic = policy["TrafficRoutingConfiguration"]
+            if traffic["Type"] == "CANARY":
+                self._share(traffic["CanarySize"], count, 0.0, 0.5)
+            if traffic["Type"] == "LINEAR":
+                self._share(traffic["LinearStepSize"], count, 0.1, 0.5)
+            # "The timeout should be larger than the total waiting time" (BlueGreenUpdatePolicy).
+            waits = traffic["WaitIntervalInSeconds"] + policy.get("TerminationWaitInSeconds", 0)
+            if policy.get("MaximumExecutionTimeoutInSeconds", 1e9) <= waits:
+                raise Refusal("ValidationException", f"{to}: the timeout is below the waiting time")
+        self._has_alarms(config)
+
+    @staticmethod
+    def _share(size: Request, count: int, low: float, high: float) -> None:
+        share = size["Value"] / (100 if size["Type"] == "CAPACITY_PERCENT" else count)
+        if count < 2 or not low <= share <= high:
+            raise Refusal(
+                "ValidationException",
+                f"Batch size {size['Value']} ({size['Type']}) must be between {low:.0%} and "
+                f"{high:.0%} of the total count of {count}",
+            )
+
+    def _has_alarms(self, config: Request) -> None:
+        for alarm in config.get("AutoRollbackConfiguration", {}).get("Alarms", []):
+            if alarm["AlarmName"] not in self.alarms:
+                raise Refusal("ValidationException", f"Alarm {alarm['AlarmName']} does not exist")
+
+    def _rings(self, config: Request) -> str:
+        """The alarm that rings during an update which watches it; empty for none."""
+        watched = config.get("AutoRollbackConfiguration", {}).get("Alarms", [])
+        return next((a["AlarmName"] for a in watched if a["AlarmName"] in self.ringing), "")
+
+    def _keeps_type_while_scaled(self, name: str, old: Request, new: Request) -> None:
+        """An update of the instance type fails while the variant is a target of autoscaling.
+
+        SageMaker developer guide, "Update endpoints that use auto scaling", November 2026.
+        """
+        kinds = [each.get("InstancePools") or each["InstanceType"] for each in (old, new)]
+        resource = f"endpoint/{name}/variant/{old['VariantName']}"
+        if kinds[0] != kinds[1] and resource in self.targets:
+            raise Refusal(
+                "ValidationException",
+                f"The variant of {resource} is a scalable target: deregister it before its "
+                "instance type changes",
+            )
 
     def delete_endpoint(self, request: Request) -> None:
         name = request["EndpointName"]
@@ -339,13 +428,15 @@ class ControlPlane:
         since_s = self.now_s() - update["at"]
         if since_s < self.update_s:
             return "Updating", "", config
-        if self._sick_s(update["to"]) is None:
+        if self._sick_s(update["to"]) is None and not update["rings"]:
+            row["counts"] = update["counts"]
             row["request"] = {**row["request"], "EndpointConfigName": update["to"]}
             del row["update"]
             return "InService", "", update["to"]
         if since_s < 2 * self.update_s:
             return "RollingBack", "", config
-        return "InService", ROLLED_BACK, config
+        rang = f" by alarm {update['rings']}" if update["rings"] else ""
+        return "InService", f"{ROLLED_BACK}{rang}", config
 
     def _provisioned(self, config: str) -> tuple[float, str]:
         """Seconds until capacity is there or given up, and why it was given up."""
@@ -460,6 +551,11 @@ class ControlPlane:
 
     def update_inference_component(self, request: Request) -> Request:
         row = self._resting(request["InferenceComponentName"])
+        deploying = request.get("DeploymentConfig", {})
+        if deploying:  # InferenceComponentRollingUpdatePolicy: 5% to 50% of the copy count
+            size = deploying["RollingUpdatePolicy"]["MaximumBatchSize"]
+            self._share(size, row["copies"], 0.05, 0.5)
+            self._has_alarms(deploying)
         for key in ("Specification", "Specifications"):
             if key in request:
                 row["request"] = {**row["request"], key: request[key]}

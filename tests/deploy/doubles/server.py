@@ -66,6 +66,7 @@ class FakeAws:
         self._given, self.look_s = now_s, look_s
         self.control = ControlPlane(self.now_s)
         self.services = OtherServices(self.control)
+        self.control.targets, self.control.alarms = self.services.targets, self.services.alarms
         self.s3 = ObjectStore()
         self.runtime = Runtime(self._is_serving)
         self.control.jobs = AiJobs(self.control, self.s3, self._is_serving)

@@ -78,6 +78,12 @@ class OtherServices:
         self.control.row(kinds[kind], name)
         self.targets[request["ResourceId"]] = request
 
+    def describe_scalable_targets(self, request: Request) -> Request:
+        ids = request.get("ResourceIds") or list(self.targets)
+        found = [self.targets[name] for name in ids if name in self.targets]
+        more = {"RoleARN": f"arn:aws:iam::{ACCOUNT}:role/scaling", "CreationTime": 0.0}
+        return {"ScalableTargets": [target | more for target in found]}
+
     def put_scaling_policy(self, request: Request) -> Request:
         if request["ResourceId"] not in self.targets:
             raise Refusal("ObjectNotFoundException", "No scalable target registered")
@@ -117,10 +123,11 @@ class OtherServices:
         return {
             "MetricAlarms": [
                 {
+                    **{key: value for key, value in alarm.items() if key != "Tags"},
                     "AlarmName": name,
                     "AlarmArn": f"arn:aws:cloudwatch:us-east-1:{ACCOUNT}:alarm:{name}",
                 }
-                for name in self.alarms
+                for name, alarm in self.alarms.items()
                 if name.startswith(prefix) and (names is None or name in names)
             ]
         }

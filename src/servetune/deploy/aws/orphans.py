@@ -7,15 +7,10 @@ from datetime import datetime
 
 import msgspec
 
+from servetune.deploy.alarms import ALARM_KINDS, ALARM_PREFIX, alarm_name
 from servetune.deploy.aws.client import AwsClient, AwsError
 from servetune.deploy.aws.resources import Resource, describe, specifications, tagged_resources
-from servetune.deploy.deployment import (
-    ALARM_KINDS,
-    ALARM_PREFIX,
-    DELETE_AFTER_TAG,
-    OWNER_TAG,
-    alarm_name,
-)
+from servetune.deploy.deployment import DELETE_AFTER_TAG, OWNER_TAG
 from servetune.json_value import JsonObject
 
 #: Endpoint states in which requests are not answered, so that deleting it interrupts nobody.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
+from servetune.deploy.alarms import ALARM_KINDS, alarm_name
 from servetune.deploy.aws.client import AwsClient, AwsError, is_denied, is_missing
 from servetune.deploy.aws.resources import (
     DELETIONS,
@@ -26,14 +27,7 @@ from servetune.deploy.aws.resources import (
     with_digest,
 )
 from servetune.deploy.aws.waiting import ResourceStatus
-from servetune.deploy.deployment import (
-    ALARM_KINDS,
-    VARIANT,
-    Deployment,
-    alarm_name,
-    component_name,
-    from_zero_policy,
-)
+from servetune.deploy.deployment import VARIANT, Deployment, component_name, from_zero_policy
 from servetune.deploy.names import name_stem
 from servetune.errors import DeployError
 from servetune.json_value import JsonObject
