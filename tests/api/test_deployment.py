@@ -135,7 +135,7 @@ def test_a_bundle_is_applied_and_deleted_where_a_loop_runs_already(
 
     async def notebook() -> None:
         st.render(journal, out=bundle, endpoint_name="qwen")
-        with pytest.raises(InputError, match="nobody agreed to the cost") as refused:
+        with pytest.raises(InputError, match="nobody agreed to it") as refused:
             st.apply(bundle, role_arn=role)
         assert "yes=True" in refused.value.hint
         with pytest.raises(InputError, match="above --max-hourly"):

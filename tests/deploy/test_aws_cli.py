@@ -322,6 +322,26 @@ def test_an_update_is_rendered_into_the_same_folder_and_rolled_over(
     assert "is so already" in again.stdout
 
 
+def test_drift_is_listed_line_by_line_and_apply_changes_it_back(
+    run: Any, sweep: Path, tmp_path: Path, double: FakeAws
+) -> None:
+    run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b", "--instances", "2")
+    made = ("apply", "b", "--poll-s", "0", "--role-arn", ROLE)
+    assert run(tmp_path, *made, "--yes", double=double).returncode == 0
+    double.control.scale(ENDPOINT, 5)
+    found = run(tmp_path, "status", "b", double=double)
+    assert found.returncode == 1
+    assert f"DRIFT endpoint {ENDPOINT} has 5 instances instead of 2" in found.stdout
+    assert "servetune deploy apply changes it back" in found.stderr
+    refused = run(tmp_path, *made, double=double)
+    assert refused.returncode == 2
+    assert "is otherwise than its bundle says" in refused.stderr
+    back = run(tmp_path, *made, "--yes", double=double)
+    assert back.returncode == 0, back.stderr
+    assert "has 2 instances" in back.stderr
+    assert run(tmp_path, "status", "b", double=double).returncode == 0
+
+
 def test_a_deletion_says_what_it_could_not_look_at(
     run: Any, sweep: Path, tmp_path: Path, double: FakeAws
 ) -> None:
@@ -446,7 +466,7 @@ def test_nothing_is_made_before_somebody_agreed_to_the_cost(
         refused = run(tmp_path, *made, "--role-arn", ROLE, double=double)
         assert refused.returncode == 2
         assert "$46.02 an hour, $1,104.38 a day: 8 x ml.g6.12xlarge" in refused.stderr
-        assert "no terminal to ask" in refused.stderr
+        assert "nobody agreed to it" in refused.stderr
         assert "--yes" in refused.stderr
     limited = run(tmp_path, "apply", "b", "--yes", "--max-hourly", "46", "--role-arn", ROLE,
                   double=double)  # fmt: skip

@@ -111,7 +111,7 @@ def test_an_adapter_with_other_files_is_not_taken_for_the_wanted_one(world: Worl
         return deployment(components(adapters=(adapter,)))
 
     make(world, wanted("old"))
-    with pytest.raises(DeployError, match=r"other settings \(files s3://bucket/old.tar.gz\)"):
+    with pytest.raises(DeployError, match=r"ArtifactUrl is s3://bucket/old.tar.gz"):
         make(world, wanted("new"))
 
 

@@ -369,8 +369,8 @@ class RenderedEndpoint(Rendered, frozen=True, kw_only=True):
         Args:
             on_report: Called with what was checked, before anything is made.
             on_progress: Called with each line of progress; the logger where `None`.
-            confirm: Asked whether an endpoint of that cost is to be made; without it, `yes` must
-                be given.
+            confirm: Asked whether an endpoint of the cost that was told is to be made; without
+                it, `yes` must be given.
 
         Raises:
             InputError: Something would fail, or nobody agreed to the cost; nothing was made.

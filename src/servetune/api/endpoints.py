@@ -170,8 +170,13 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def serves(self) -> bool:
-        """Whether every resource is there and in service."""
+        """Whether every resource is there, in service, and as the bundle says."""
         return bool(self.rows) and all(row.serves for row in self.rows)
+
+    @property
+    def drifted(self) -> bool:
+        """Whether something is otherwise than the bundle says."""
+        return any(row.drift for row in self.rows)
 
 
 class _Endpoint(NamedTuple):
@@ -196,8 +201,8 @@ def apply(
     Args:
         request: The request, or the bundle's folder.
         on_progress: Called with each line of progress; the logger where `None`.
-        confirm: Asked whether an endpoint of that cost is to be made; without it, `yes` must be
-            given.
+        confirm: Asked whether an endpoint of the cost that was told is to be made, and whether
+            one that somebody changed is to be changed back; without it, `yes` must be given.
         options: Fields of `Apply`.
 
     Raises:
@@ -249,17 +254,44 @@ def make_endpoint(
     tell = on_progress or progress
     for line in cost.lines:
         tell(line)
-    if not completed(live.stands(deployment, aws_in(deployment.region))):
-        options.spending.require_consent(cost, confirm)
+    drifted = False
+    if completed(live.stands(deployment, aws_in(deployment.region))):
+        drifted = _agree_to_mend(deployment, options.spending, confirm, tell)
+    else:
+        options.spending.require_consent(cost.lines[0], confirm)
 
     async def work() -> None:
         aws, secrets = await with_token(deployment.region, options.token)
         change = _change(aws, live.StateFile(folder), tell, options.waiting.wait(deployment))
         tagged = await _tagged(deployment, aws, options.spending, tell)
-        await live.apply(tagged, change, now=now().isoformat(), secrets=secrets)
+        when = now().isoformat()
+        if drifted:
+            for line in await live.mend(tagged, change, now=when, secrets=secrets):
+                tell(line)
+        else:
+            await live.apply(tagged, change, now=when, secrets=secrets)
 
     with _interruptible(deployment, folder, cost, tell):
         completed(work())
+
+
+def _agree_to_mend(
+    deployment: Deployment, spending: Spending, confirm: Confirm | None, tell: OnProgress
+) -> bool:
+    """Whether the endpoint stands otherwise than its bundle says, and shall be changed back."""
+    own = {step.name for step in deployment.steps}
+    found = [
+        each
+        for each in completed(live.drift(deployment, aws_in(deployment.region)))
+        # What is gone is made anyway, and components of others are theirs.
+        if not each.gone and not each.hidden and (each.kind != "component" or each.name in own)
+    ]
+    for each in found:
+        tell(f"{each.kind} {each.name} {each.message}")
+    if found:
+        about = f"{deployment.endpoint} is otherwise than its bundle says"
+        spending.require_consent(about, confirm, "Change it back?")
+    return bool(found)
 
 
 def update(
@@ -334,7 +366,7 @@ def _agree_to_update(
         tell(line)
     before, after = running.usd_per_hour, cost.usd_per_hour
     if before is None or after is None or after > before:
-        spending.require_consent(cost, confirm)
+        spending.require_consent(cost.lines[0], confirm, "Change it?")
 
 
 def _cost(

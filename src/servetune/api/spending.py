@@ -10,13 +10,12 @@ import msgspec
 
 from servetune.api.waiting import now
 from servetune.deploy.aws.check import Budget
-from servetune.deploy.cost import Cost
 from servetune.errors import InputError
 from servetune.hardware import Price
 from servetune.option import Positive, option
 
-#: Answers whether an endpoint of that cost is to be made.
-Confirm = Callable[[Cost], bool]
+#: Answers a question about what was just told, such as the cost of an endpoint.
+Confirm = Callable[[str], bool]
 
 #: Hours that `--max-cost` is held against where `--hours` is not given.
 ASSUMED_HOURS = 24.0
@@ -95,12 +94,15 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
             return ""
         return (now() + dt.timedelta(hours=self.hours)).replace(microsecond=0).isoformat()
 
-    def require_consent(self, cost: Cost, confirm: Confirm | None) -> None:
-        """Raise unless the user agreed to the cost.
+    def require_consent(
+        self, about: str, confirm: Confirm | None, question: str = "Make it?"
+    ) -> None:
+        """Raise unless the user agreed.
 
         Args:
-            cost: Price of what would be made.
+            about: What is agreed to, such as a cost, in a line.
             confirm: Function that asks; `None` where nobody can be asked.
+            question: What is asked.
 
         Raises:
             InputError: Nobody agreed; nothing was made.
@@ -109,8 +111,8 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
             return
         if confirm is None:
             raise InputError(
-                f"nobody agreed to the cost: {cost.lines[0]}",
+                f"nobody agreed to it: {about}",
                 hint="give --yes (yes=True in Python), best with --max-hourly USD",
             )
-        if not confirm(cost):
-            raise InputError("nothing was made: the cost was not agreed to")
+        if not confirm(question):
+            raise InputError("nothing was made or changed: it was not agreed to")

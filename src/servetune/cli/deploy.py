@@ -11,15 +11,14 @@ import msgspec
 
 from servetune import api
 from servetune.api.aws_region import region_of
+from servetune.api.spending import Confirm
 from servetune.cli.derive import verb
 from servetune.cli.output import echo, print_json
 from servetune.deploy.aws.check import Report
 from servetune.deploy.aws.orphans import Orphan
 from servetune.deploy.aws.state import STATE_FILE
 from servetune.deploy.bundle import json_text
-from servetune.deploy.cost import Cost
 from servetune.deploy.from_trial import TRIAL_FILE
-from servetune.errors import InputError
 from servetune.report import console, replica_table
 from servetune.units import format_usd
 
@@ -44,7 +43,7 @@ def sagemaker(request: api.SageMakerDeployment) -> int:
     if request.plan:
         return _print_plan(rendered)
     if request.apply:
-        rendered.apply(on_report=_print_report, confirm=_agreed)
+        rendered.apply(on_report=_print_report, confirm=_asking())
         return _print_applied(rendered.endpoint.name, rendered.folder)
     _print_rendered(rendered, f"{rendered.plan.label} for {rendered.endpoint.node.name}")
     assert rendered.folder is not None
@@ -79,14 +78,14 @@ def _print_rendered(rendered: api.Rendered, label: str) -> None:
         print(f"  ! {warning}")
 
 
-def _agreed(cost: Cost) -> bool:
-    """The answer of whoever sits at the terminal to what an endpoint costs."""
-    if not _at_terminal():
-        raise InputError(
-            f"nobody agreed to the cost, and there is no terminal to ask: {cost.lines[0]}",
-            hint="give --yes, best with --max-hourly USD",
-        )
-    return click.confirm("Make it?", default=False, err=True)
+def _agreed(question: str) -> bool:
+    """The answer of whoever sits at the terminal to what was told, such as a cost."""
+    return click.confirm(question, default=False, err=True)
+
+
+def _asking() -> Confirm | None:
+    """The function that asks; `None` where there is no terminal."""
+    return _agreed if _at_terminal() else None
 
 
 def _at_terminal() -> bool:
@@ -175,14 +174,14 @@ def study(request: api.StudyLayouts, *, as_json: bool) -> int:
 @verb(api.Apply)
 def apply(request: api.Apply) -> int:
     """Make the endpoint of BUNDLE, or go on where an earlier run stopped."""
-    deployment = api.apply(request, confirm=_agreed)
+    deployment = api.apply(request, confirm=_asking())
     return _print_applied(deployment.endpoint, request.bundle)
 
 
 @verb(api.Update)
 def update(request: api.Update) -> int:
     """Roll the running endpoint over to BUNDLE, a batch at a time."""
-    updated = api.update(request, confirm=_agreed)
+    updated = api.update(request, confirm=_asking())
     for line in updated.changes or (f"{updated.endpoint} is so already",):
         print(line)
     return 0
@@ -190,13 +189,26 @@ def update(request: api.Update) -> int:
 
 @verb(api.Status, json=True)
 def status(request: api.Status, *, as_json: bool) -> int:
-    """List the resources of an endpoint; exit status 1 unless all of them serve."""
+    """List the resources of an endpoint; exit status 1 unless all serve as the bundle says.
+
+    What is otherwise than the bundle has a line each that begins with DRIFT.
+    """
     found = api.status(request)
     if as_json:
         print_json(found.rows)
     else:
         for row in found.rows:
             print(f"{row.kind:<16} {row.name:<50} {row.status:<12} {row.detail}".rstrip())
+        for row in found.rows:
+            for line in row.drift:
+                print(f"DRIFT {row.kind} {row.name} {line}")
+        if found.drifted:
+            other = any(
+                row.kind == "endpoint" and "configuration" in line
+                for row in found.rows
+                for line in row.drift
+            )
+            echo(f"servetune deploy {'update' if other else 'apply'} changes it back")
         if not found.rows:
             print(f"nothing of '{found.endpoint}' is in {found.region}")
     return 0 if found.serves else 1

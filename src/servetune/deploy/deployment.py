@@ -102,6 +102,13 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
         (step,) = self.of_kind(kind)
         return step
 
+    @property
+    def scaled_resource(self) -> str:
+        """Resource of Application Auto Scaling: the base component, else the variant."""
+        if self.hosting.copies is not None:
+            return f"inference-component/{component_name(self.endpoint)}"
+        return f"endpoint/{self.endpoint}/variant/{VARIANT}"
+
     def to_json(self) -> str:
         """Text of `deployment.json`: indented, with its end of line."""
         return json_text(msgspec.to_builtins(self))

@@ -303,6 +303,14 @@ class ControlPlane:
         }  # fmt: skip
         return {"EndpointArn": self.arn("Endpoint", name)}
 
+    def update_endpoint_weights_and_capacities(self, request: Request) -> Request:
+        name = request["EndpointName"]
+        if self._endpoint_state(self.row("Endpoint", name))[0] != "InService":
+            raise Refusal("ValidationException", f"Cannot update in-progress endpoint {name}.")
+        (wanted,) = request["DesiredWeightsAndCapacities"]
+        self.scale(name, wanted["DesiredInstanceCount"])
+        return {"EndpointArn": self.arn("Endpoint", name)}
+
     def scale(self, endpoint: str, count: int) -> None:
         """What autoscaling does to an endpoint's variant."""
         self.row("Endpoint", endpoint).setdefault("counts", {})["AllTraffic"] = count

@@ -7,11 +7,12 @@ from servetune.deploy.aws.account import caller, listed_prices
 from servetune.deploy.aws.apply import apply, stands
 from servetune.deploy.aws.check import Finding, Report, check, check_live
 from servetune.deploy.aws.client import AwsClient, AwsError
+from servetune.deploy.aws.drift import drift
 from servetune.deploy.aws.orphans import orphans
 from servetune.deploy.aws.state import StateFile
 from servetune.deploy.aws.status import LogGroups, logs, status
 from servetune.deploy.aws.teardown import Deletion, delete
-from servetune.deploy.aws.update import Running, running, update
+from servetune.deploy.aws.update import Running, mend, running, update
 
 __all__ = [
     "AwsClient",
@@ -27,8 +28,10 @@ __all__ = [
     "check",
     "check_live",
     "delete",
+    "drift",
     "listed_prices",
     "logs",
+    "mend",
     "orphans",
     "running",
     "stands",

@@ -8,7 +8,8 @@ whatever the first run left.
 from __future__ import annotations
 
 from servetune.deploy.aws.client import AwsClient, AwsError
-from servetune.deploy.aws.resources import Change, describe, specifications
+from servetune.deploy.aws.drift import difference
+from servetune.deploy.aws.resources import Change, describe
 from servetune.deploy.aws.service_model import problems
 from servetune.deploy.aws.waiting import ResourceStatus, WaitOptions
 from servetune.deploy.deployment import (
@@ -169,27 +170,13 @@ async def _existing(step: Step, change: Change) -> JsonObject | None:
     if status in ("Failed", "Deleting"):
         await change.settled(step.kind, step.name)
         return None
-    difference = _difference(step.request, answer)
-    if difference:
+    otherwise = difference(step.request, answer)
+    if otherwise:
         raise DeployError(
-            f"{step.kind} '{step.name}' exists with other settings ({difference})",
+            f"{step.kind} '{step.name}' exists with other settings ({otherwise})",
             hint="change it with servetune deploy update",
         )
     return answer
-
-
-def _difference(request: JsonObject, existing: JsonObject) -> str:
-    """The first difference of a component that is there from its request; empty for none."""
-    if existing["EndpointName"] != request["EndpointName"]:
-        return f"on endpoint {existing['EndpointName']}"
-    for there, own in zip(specifications(existing), specifications(request), strict=False):
-        for name in ("ModelName", "BaseInferenceComponentName"):
-            if name in own and there.get(name, own[name]) != own[name]:
-                return f"{name} {there[name]}"
-        files = (there.get("Container") or {}).get("ArtifactUrl")
-        if files and files != (own.get("Container") or {}).get("ArtifactUrl", files):
-            return f"files {files}"
-    return ""
 
 
 async def _completed_step(step: Step, deployment: Deployment, aws: AwsClient) -> Step:

@@ -5,23 +5,33 @@ from __future__ import annotations
 import msgspec
 
 from servetune.deploy.aws.client import AwsClient
+from servetune.deploy.aws.drift import Drift, drift
 from servetune.deploy.aws.resources import resource_status, tagged_resources
 from servetune.deploy.deployment import Deployment
 from servetune.errors import DeployError
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A resource and its state."""
+    """A resource and its state.
+
+    Attributes:
+        kind: Kind of the resource.
+        name: Name of the resource.
+        status: State in AWS's words; `there` for kinds without states, `gone` or `hidden`.
+        detail: Progress, or the reason of a failure.
+        drift: What is otherwise than its bundle says, a line each.
+    """
 
     kind: str
     name: str
     status: str
     detail: str = ""
+    drift: tuple[str, ...] = ()
 
     @property
     def serves(self) -> bool:
-        """Whether it is there and, where it has a state, in service."""
-        return self.status in ("there", "InService")
+        """Whether it is as its bundle says and, where it has a state, in service."""
+        return self.status in ("there", "InService", "hidden") and not self.drift
 
 
 class LogGroups(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,18 +51,36 @@ class LogGroups(msgspec.Struct, frozen=True, kw_only=True):
 async def status(
     endpoint: str, aws: AwsClient, *, deployment: Deployment | None = None
 ) -> list[Row]:
-    """Every resource of an endpoint, and those of its deployment that are not there."""
+    """Every resource of an endpoint, and what is not there or otherwise than its deployment."""
     tagged = {(resource.kind, resource.name) for resource in await tagged_resources(aws, endpoint)}
     planned = [
         ("component" if step.kind == "adapter" else step.kind, step.name)
         for step in (deployment.steps if deployment else ())
         if step.service == "sagemaker"
     ]
+    drifted: dict[tuple[str, str], list[Drift]] = {}
+    for each in await drift(deployment, aws) if deployment else ():
+        drifted.setdefault((each.kind, each.name), []).append(each)
     rows = []
     for kind, name in dict.fromkeys([*planned, *sorted(tagged)]):
         found = await resource_status(aws, kind, name)
+        differences = tuple(each.message for each in drifted.pop((kind, name), ()))
         detail = found.reason or found.detail
-        rows.append(Row(kind=kind, name=name, status=found.status, detail=detail))
+        rows.append(
+            Row(kind=kind, name=name, status=found.status, detail=detail, drift=differences)
+        )
+    for (kind, name), several in drifted.items():
+        hidden, gone = several[0].hidden, several[0].gone
+        texts = tuple(each.message for each in several)
+        rows.append(
+            Row(
+                kind=kind,
+                name=name,
+                status="hidden" if hidden else "gone" if gone else "there",
+                detail=texts[0] if hidden else "",
+                drift=() if hidden else texts,
+            )
+        )
     return rows
 
 

@@ -15,11 +15,12 @@ import msgspec
 
 from servetune.deploy.aws.apply import apply, failure, make
 from servetune.deploy.aws.client import AwsClient, AwsError, is_denied
+from servetune.deploy.aws.drift import difference, drift
 from servetune.deploy.aws.orphans import usd_per_hour
 from servetune.deploy.aws.resources import Change, describe, specifications, tagged_resources
 from servetune.deploy.aws.scaling import put_scaling_back, take_scaling_off
 from servetune.deploy.aws.teardown import delete_settled, remove_unused
-from servetune.deploy.deployment import Deployment, Step
+from servetune.deploy.deployment import VARIANT, Deployment, Step
 from servetune.errors import DeployError, InputError
 from servetune.json_value import JsonObject
 
@@ -102,7 +103,7 @@ async def update(
     changes: list[str] = []
     differs = running_config != deployment.only("endpoint-config").name
     components = deployment.of_kind("component")
-    rolls = differs or [step for step in components if await _runs_other_models(step, aws)]
+    rolls = differs or [step for step in components if await _rolls(step, aws)]
     alarms = await _put_alarms(deployment, change) if rolls and deployment.rollback_alarms else {}
     if differs:
         rollout = _rollout(deployment, _counts(deployment, running), canary_percent, change)
@@ -116,6 +117,51 @@ async def update(
     await apply(deployment, change, now=now, secrets=secrets)
     changes += await _delete_old(deployment, change)
     return changes
+
+
+async def mend(
+    deployment: Deployment,
+    change: Change,
+    *,
+    now: str = "",
+    secrets: dict[str, str] | None = None,
+) -> list[str]:
+    """Change what stands otherwise than a deployment says back to that; its configuration runs.
+
+    Returns:
+        Changes, a line each.
+    """
+    changes = []
+    for each in await drift(deployment, change.aws):
+        if each.kind == "scaling-policy" and not each.gone:
+            where = {"ServiceNamespace": "sagemaker", "ResourceId": deployment.scaled_resource}
+            dimension = "sagemaker:variant:DesiredInstanceCount"
+            if deployment.hosting.copies is not None:
+                dimension = "sagemaker:inference-component:DesiredCopyCount"
+            await change.aws.call(
+                "application-autoscaling",
+                "DeleteScalingPolicy",
+                PolicyName=each.name,
+                ScalableDimension=dimension,
+                **where,
+            )
+            changes.append(f"deleted scaling-policy {each.name}")
+        elif each.kind == "endpoint" and deployment.hosting.scaling is None:
+            await change.aws.call(
+                "sagemaker",
+                "UpdateEndpointWeightsAndCapacities",
+                EndpointName=deployment.endpoint,
+                DesiredWeightsAndCapacities=[
+                    {
+                        "VariantName": VARIANT,
+                        "DesiredInstanceCount": deployment.hosting.instance_count,
+                    }
+                ],
+            )
+            changes.append(
+                f"endpoint {deployment.endpoint} has {deployment.hosting.instance_count} instances"
+            )
+    return changes + await update(deployment, change, now=now, secrets=secrets)
 
 
 async def _require_same_kind(
@@ -278,9 +324,8 @@ async def _roll_component(
         return []
     changes = []
     key = "Specifications" if "Specifications" in step.request else "Specification"
-    models = _models(step.request)
     held = (existing.get("RuntimeConfig") or {}).get("DesiredCopyCount")
-    if _models(existing) != models:
+    if difference(step.request[key], existing.get(key)):
         # One copy is 100% of itself, above the bound: SageMaker then exchanges it as it does
         # without a policy.
         batch = math.ceil(LEAST_BATCH * held) if held and held > 1 else None
@@ -292,7 +337,7 @@ async def _roll_component(
             **({"DeploymentConfig": rolling} if rolling else {}),
             **{key: step.request[key]},
         )
-        changes.append(f"component {step.name} runs {', '.join(models)}")
+        changes.append(f"component {step.name} runs {', '.join(_models(step.request))}")
         await _require_served(step, change)
     copies = step.request["RuntimeConfig"]["CopyCount"]
     # Autoscaling has chosen the copies, and moves them into its range where they are outside.
@@ -335,9 +380,12 @@ async def _require_served(step: Step, change: Change) -> None:
         raise failure(f"component {step.name}", status)
 
 
-async def _runs_other_models(step: Step, aws: AwsClient) -> bool:
+async def _rolls(step: Step, aws: AwsClient) -> bool:
     existing = await describe(aws, "component", step.name)
-    return existing is not None and _models(existing) != _models(step.request)
+    if existing is None:
+        return False
+    key = "Specifications" if "Specifications" in step.request else "Specification"
+    return bool(difference(step.request[key], existing.get(key)))
 
 
 def _models(component: JsonObject) -> list[str]:
