@@ -162,6 +162,20 @@ def test_old_prices_and_those_of_other_regions_are_reported() -> None:
     assert "for us-west-2, not us-east-1" in finding.message
 
 
+def test_a_gated_model_without_a_token_is_said_before_it_fails() -> None:
+    plan = Plan(model="meta-llama/Llama-3.1-8B-Instruct", tensor_parallel=4, max_model_len=4096)
+
+    def notes(*, has_token: bool = False, **more: Any) -> list[str]:
+        wanted = deployment(plan=plan, **more)
+        report = check(wanted, facts(has_token=has_token), Budget(), today=TODAY)
+        return [finding.message for finding in report.findings if finding.topic == "token"]
+
+    (note,) = notes()
+    assert "meta-llama/Llama-3.1-8B-Instruct is gated in the hub" in note
+    assert notes(has_token=True) == []
+    assert notes(model_source="s3://bucket/llama/") == []
+
+
 # With AWS asked
 
 

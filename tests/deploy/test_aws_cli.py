@@ -305,6 +305,33 @@ def test_apply_in_one_go_checks_aws_first_and_stops_at_an_empty_quota(
     assert double.operations() == []
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sagemaker", "sweep.jsonl", "--plan", "--ask-aws"),
+        ("apply", "b", "--role-arn", ROLE, "--yes"),
+        ("orphans",),
+    ],
+    ids=" ".join,
+)
+def test_without_boto3_one_line_says_what_to_install(
+    sweep: Path, run: Any, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b")
+    for name in ("boto3", "botocore"):
+        (tmp_path / "without").mkdir(exist_ok=True)
+        (tmp_path / "without" / f"{name}.py").write_text(f"raise ImportError('no {name}')\n")
+    path = os.pathsep.join(filter(None, (str(tmp_path / "without"), os.environ.get("PYTHONPATH"))))
+    done = forked.run(
+        [*forked.COMMAND, "deploy", *words], cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}
+    )
+    assert done.returncode == 4, done.stderr
+    assert "boto3 is not installed" in done.stderr
+    assert "pip install 'servetune[aws]'" in done.stderr
+    assert "Warning" not in done.stderr
+    assert len([text for text in done.stderr.splitlines() if text.startswith("error: ")]) == 1
+
+
 def test_an_update_is_rendered_into_the_same_folder_and_rolled_over(
     run: Any, sweep: Path, tmp_path: Path, double: FakeAws
 ) -> None:

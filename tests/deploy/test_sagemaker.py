@@ -268,6 +268,15 @@ def test_the_price_has_source_date_and_a_cost_per_million_tokens() -> None:
     assert "eu-west-1 may differ" in render(region="eu-west-1").text("README.md")
 
 
+def test_an_engine_whose_version_is_not_known_warns_of_the_newest_image() -> None:
+    measured = Evidence(results={"output_throughput": 1.0}, concurrency=8)
+    (warning,) = [text for text in render(evidence=measured).warnings if "version" in text]
+    assert "does not say which version of vllm" in warning
+    assert "--image-tag" in warning
+    named = render(evidence=measured, image_tag="0.36.0-lmi28.0.0-cu130")
+    assert not [text for text in named.warnings if "which version" in text]
+
+
 def test_an_unpriced_type_gets_no_made_up_cost() -> None:
     bundle = render(instance=P5E)
     readme = bundle.text("README.md")

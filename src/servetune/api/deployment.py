@@ -341,6 +341,7 @@ class RenderedEndpoint(Rendered, frozen=True, kw_only=True):
             container=options.container,
             image_tag=self.endpoint.image.tag,
             weights_bytes=options.weights_bytes or 0.0,
+            has_token=self.request.token.given,
         )
         types = self.endpoint.hosting.instance_types
         budget = self.request.spending.budget(types, prices)

@@ -18,7 +18,7 @@ from servetune.api.request import Request, request_of
 from servetune.api.spending import Confirm, Spending
 from servetune.api.waiting import Token, Waiting, aws_in, completed, now, role_of, with_token
 from servetune.deploy import aws as live
-from servetune.deploy.aws.check import cost_findings, require_go
+from servetune.deploy.aws.check import cost_findings, gated, require_go
 from servetune.deploy.aws.orphans import Orphan
 from servetune.deploy.aws.resources import Change
 from servetune.deploy.aws.status import Row
@@ -222,7 +222,11 @@ def apply(
         )
     )
     cost, costs = _cost(deployment, request.spending, listed)
-    require_go(live.Report(findings=(*findings, *costs)))
+    findings += [*gated(deployment, has_token=request.token.given), *costs]
+    require_go(live.Report(findings=tuple(findings)))
+    for each in findings:
+        if each.level == "note" and each.topic != "endpoint":
+            (on_progress or progress)(f"note: {each.topic}: {each.message}")
     make_endpoint(deployment, request.bundle, request, cost, confirm, on_progress)
     return deployment
 

@@ -187,9 +187,16 @@ def image_for(
     own = container_named(container)
     version = evidence.engine_version if evidence else None
     nearest, warning = choose_image(container, version)
+    if version is None and evidence and not evidence.simulated:
+        newest = nearest.engine_version or nearest.tag
+        warning = (
+            f"the trial does not say which version of {plan.engine} it measured, so the newest "
+            f"{container} image is taken ({newest}): expect other figures, or give --image-tag"
+        )
     if own.able(plan, nearest):
         return nearest, warning
-    return choose_image(container, version, able=lambda image: own.able(plan, image))
+    able, reason = choose_image(container, version, able=lambda image: own.able(plan, image))
+    return able, reason or warning
 
 
 def _timeout_s(options: EndpointOptions, copies: int) -> int:

@@ -51,6 +51,9 @@ class ControlPlane:
             time-out, or half an hour where none was set.
         unhealthy: Words in a model's environment or image that keep its container from
             answering.
+        lag_s: Seconds until what was made is seen by requests that rest on it: "the response
+            might not reflect the results of a recently completed write operation" (CreateEndpoint,
+            API reference, November 2026).
         quota: Instances allowed by type; 20 where none is set.
         rows: (kind, name) -> what is known.
         targets: Scalable targets by resource id, of Application Auto Scaling.
@@ -64,6 +67,7 @@ class ControlPlane:
         self.create_s, self.copy_s = 300.0, 240.0
         self.delete_s, self.update_s = 90.0, 600.0
         self.job_s = 600.0
+        self.lag_s = 0.0
         self.no_capacity: set[str] = set()
         self.unhealthy: set[str] = set()
         self.quota: dict[str, int] = {}
@@ -104,6 +108,16 @@ class ControlPlane:
             )
         return row
 
+    def visible(self, kind: str, name: str) -> dict[str, Any]:
+        """The row, once whoever asks sees it."""
+        row = self.row(kind, name)
+        if self.lag_s and self.now_s() - row["made"] < self.lag_s:
+            words = KINDS[kind][1].replace("-", " ")
+            raise Refusal(
+                "ValidationException", f'Could not find {words} "{self.arn(kind, name)}".'
+            )
+        return row
+
     def put(self, kind: str, request: Request, **more: Any) -> Request:
         name = request[KINDS[kind][0]]
         if (kind, name) in self.rows:
@@ -115,7 +129,8 @@ class ControlPlane:
         tags = {tag["Key"]: tag["Value"] for tag in request.get("Tags", [])}
         self.tags[self.arn(kind, name)] = tags
         held = {key: value for key, value in request.items() if key != "Tags"}
-        self.rows[kind, name] = {"request": held, "since": self.now_s(), **more}
+        now_s = self.now_s()
+        self.rows[kind, name] = {"request": held, "since": now_s, "made": now_s, **more}
         self.made[kind, name] += 1
         return {f"{kind}Arn": self.arn(kind, name)}
 
@@ -209,7 +224,7 @@ class ControlPlane:
             if ("InstanceType" in variant) == ("InstancePools" in variant):
                 raise Refusal("ValidationException", "Exactly one of InstanceType, InstancePools")
             if "ModelName" in variant:
-                self.row("Model", variant["ModelName"])
+                self.visible("Model", variant["ModelName"])
             elif "ExecutionRoleArn" not in request:
                 raise Refusal(
                     "ValidationException", "ExecutionRoleArn is needed for a variant without model"
@@ -237,6 +252,7 @@ class ControlPlane:
     # endpoints
 
     def create_endpoint(self, request: Request) -> Request:
+        self.visible("EndpointConfig", request["EndpointConfigName"])
         for variant in self._variants(request["EndpointConfigName"]):
             pools = variant.get("InstancePools") or [variant]
             for pool in pools:
@@ -245,7 +261,7 @@ class ControlPlane:
 
     def describe_endpoint(self, request: Request) -> Request:
         name = request["EndpointName"]
-        row = self.row("Endpoint", name)
+        row = self.visible("Endpoint", name)
         status, reason, config = self._endpoint_state(row)
         about = self.about("Endpoint", name)
         about |= {"EndpointStatus": status, "EndpointConfigName": config}
@@ -286,7 +302,7 @@ class ControlPlane:
         row = self.row("Endpoint", name)
         if self._endpoint_state(row)[0] != "InService":
             raise Refusal("ValidationException", f"Cannot update in-progress endpoint {name}.")
-        new = self.row("EndpointConfig", request["EndpointConfigName"])["request"]
+        new = self.visible("EndpointConfig", request["EndpointConfigName"])["request"]
         (old,), (variant,) = (
             self._variants(row["request"]["EndpointConfigName"]),
             new["ProductionVariants"],

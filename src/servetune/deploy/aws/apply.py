@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from servetune.deploy.aws.client import AwsClient, AwsError
 from servetune.deploy.aws.drift import difference
-from servetune.deploy.aws.resources import Change, describe
+from servetune.deploy.aws.resources import Change, call_once_visible, describe
 from servetune.deploy.aws.service_model import problems
 from servetune.deploy.aws.waiting import ResourceStatus, WaitOptions
 from servetune.deploy.deployment import (
@@ -127,7 +127,7 @@ async def make(step: Step, change: Change, secrets: dict[str, str] | None = None
         step = step.with_members(PrimaryContainer=container)
     change.state.requested(step.kind, step.name)
     try:
-        await change.aws.call(step.service, step.operation, **step.request)
+        await call_once_visible(change.aws, step.service, step.operation, step.request)
     except AwsError as error:
         # An answer that got lost: the request was done, and tried again.
         if "already exist" not in error.service_message:
@@ -195,7 +195,7 @@ async def _completed_step(step: Step, deployment: Deployment, aws: AwsClient) ->
 
 async def _require_served(step: Step, change: Change) -> None:
     """Wait for an endpoint or component, and raise unless it is in service."""
-    status = await change.settled(step.kind, step.name)
+    status = await change.visible(step.kind, step.name)
     if status.status != "InService":
         cost = "; the endpoint's instances run and cost money until deleted"
         raise failure(

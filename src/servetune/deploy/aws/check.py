@@ -8,7 +8,8 @@ reservation, existing endpoints, and whether the model's files are in S3.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -69,6 +70,7 @@ class CheckInputs(msgspec.Struct, frozen=True, kw_only=True):
         container: Key of the containers.
         image_tag: Tag of the image.
         weights_bytes: Size of the published model.
+        has_token: Whether the container gets a token of the hub.
     """
 
     plan: Plan
@@ -77,6 +79,7 @@ class CheckInputs(msgspec.Struct, frozen=True, kw_only=True):
     container: str
     image_tag: str
     weights_bytes: float
+    has_token: bool = False
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +128,7 @@ def check(deployment: Deployment, facts: CheckInputs, budget: Budget, *, today: 
         *_memory(deployment, facts),
         *_time(deployment, facts),
         *_routing(deployment, facts),
+        *gated(deployment, has_token=facts.has_token),
     ]
     nodes = {node.name: node.price for node in facts.nodes}
     prices = {**nodes, **budget.prices}
@@ -280,6 +284,23 @@ def _routing(deployment: Deployment, facts: CheckInputs) -> Iterator[Finding]:
         )
 
 
+#: Beginnings of hub ids whose files need an accepted licence and a token (hub, November 2026).
+_GATED = ("meta-llama/", "google/gemma-", "CohereLabs/", "CohereForAI/")
+
+
+def gated(deployment: Deployment, *, has_token: bool) -> Iterator[Finding]:
+    """Whether the container may fetch its model from the hub."""
+    container = deployment.only("model").request["PrimaryContainer"]
+    if container.get("ModelDataSource") or has_token or not deployment.model.startswith(_GATED):
+        return
+    yield Finding(
+        "note",
+        "token",
+        f"{deployment.model} is gated in the hub: without a token the container cannot fetch it",
+        "give --hf-token-secret ARN or --hf-token-from-env, or stage the model (servetune stage)",
+    )
+
+
 def cost_findings(cost: Cost, budget: Budget) -> Iterator[Finding]:
     """Whether an endpoint costs no more than it may."""
     if cost.reservation_arn:
@@ -354,16 +375,18 @@ async def check_live(
     """
     findings: list[Finding] = []
     prices: dict[str, Price] = {}
-    for topic, findings_of in (
-        ("endpoint", _existing(deployment, aws)),
-        ("quota", _quota(deployment, aws)),
-        ("reservation", _reservation(deployment, aws, now, hours)),
-        ("model", _artifacts(deployment, aws)),
-        ("token", _secret(aws, secret_arn)),
-        ("price", _prices(deployment, aws, now, prices)),
-    ):
+    # Functions, because a coroutine that is never awaited is a warning.
+    looks: tuple[tuple[str, Callable[[], Coroutine[None, None, list[Finding]]]], ...] = (
+        ("endpoint", partial(_existing, deployment, aws)),
+        ("quota", partial(_quota, deployment, aws)),
+        ("reservation", partial(_reservation, deployment, aws, now, hours)),
+        ("model", partial(_artifacts, deployment, aws)),
+        ("token", partial(_secret, aws, secret_arn)),
+        ("price", partial(_prices, deployment, aws, now, prices)),
+    )
+    for topic, findings_of in looks:
         try:
-            findings += await findings_of
+            findings += await findings_of()
         except AwsError as error:
             findings.append(Finding("note", topic, f"not known: {error.message}", error.hint))
     return findings, prices

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from servetune.deploy.aws.client import AwsClient, AwsError, is_denied
+from servetune.deploy.aws.client import AwsClient, AwsError, is_denied, is_missing
 from servetune.deploy.aws.state import StateFile
 from servetune.deploy.aws.waiting import OnProgress, ResourceStatus, WaitOptions, wait_until_stable
 from servetune.deploy.deployment import TAG
@@ -89,6 +89,19 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     on_progress: OnProgress
     wait: WaitOptions = WaitOptions(timeout_s=5400.0)
 
+    async def visible(self, kind: str, name: str) -> ResourceStatus:
+        """The settled status of an endpoint or component that was made a moment ago.
+
+        Raises:
+            DeployError: It still changes when waiting ends.
+        """
+        begin_s = self.aws.clock.now_s()
+        while True:
+            status = await self.settled(kind, name)
+            if status.status != "gone" or self.aws.clock.now_s() - begin_s >= LAG_S:
+                return status
+            await self.aws.clock.sleep(2.0)
+
     async def settled(self, kind: str, name: str) -> ResourceStatus:
         """The status of an endpoint or component once it does not change by itself any more.
 
@@ -102,6 +115,29 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
             self.wait,
             self.on_progress,
         )
+
+
+#: Seconds in which a resource may not be seen yet that was made before: SageMaker reads its tables
+#: with eventual consistency, and recommends to ask again (CreateEndpoint, API reference).
+LAG_S = 60.0
+
+
+async def call_once_visible(
+    aws: AwsClient, service: str, operation: str, request: JsonObject
+) -> JsonObject:
+    """The answer of a request that rests on resources which were made a moment ago.
+
+    Raises:
+        AwsError: AWS refused, or does not find what it rests on after `LAG_S`.
+    """
+    begin_s = aws.clock.now_s()
+    while True:
+        try:
+            return await aws.call(service, operation, **request)
+        except AwsError as error:
+            if not is_missing(error) or aws.clock.now_s() - begin_s >= LAG_S:
+                raise
+        await aws.clock.sleep(2.0)
 
 
 async def describe(aws: AwsClient, kind: str, name: str) -> JsonObject | None:

@@ -17,7 +17,13 @@ from servetune.deploy.aws.apply import apply, failure, make
 from servetune.deploy.aws.client import AwsClient, AwsError, is_denied
 from servetune.deploy.aws.drift import difference, drift
 from servetune.deploy.aws.orphans import usd_per_hour
-from servetune.deploy.aws.resources import Change, describe, specifications, tagged_resources
+from servetune.deploy.aws.resources import (
+    Change,
+    call_once_visible,
+    describe,
+    specifications,
+    tagged_resources,
+)
 from servetune.deploy.aws.scaling import put_scaling_back, take_scaling_off
 from servetune.deploy.aws.teardown import delete_settled, remove_unused
 from servetune.deploy.deployment import VARIANT, Deployment, Step
@@ -290,7 +296,7 @@ async def _roll_endpoint(
     if _machines(running_config) != _machines(config.request):
         taken_off = await take_scaling_off(deployment, change)
     try:
-        await change.aws.call("sagemaker", "UpdateEndpoint", **request)
+        await call_once_visible(change.aws, "sagemaker", "UpdateEndpoint", request)
         status = await change.settled("endpoint", name)
         if status.status != "InService":
             raise failure(f"endpoint {name}", status)
