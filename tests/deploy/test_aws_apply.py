@@ -77,6 +77,18 @@ def test_components_adapters_and_scaling_follow_the_endpoint(world: World) -> No
     assert "1 of 2 copies" in world.progress_text
 
 
+@pytest.mark.parametrize("container", ["vllm", "lmi"])
+def test_a_base_is_told_to_take_adapters_while_it_runs(world: World, container: str) -> None:
+    adapter = Adapter(name="fr", artifact_url="s3://bucket/fr.tar.gz")
+    make(world, deployment(components(adapters=(adapter,)), container=container), wait=SELDOM)
+    said = world.double.control.describe_inference_component(
+        {"InferenceComponentName": f"{NAME}-fr"}
+    )
+    assert said["InferenceComponentStatus"] == "InService"
+    plain = deployment(components(), container=container).only("model").request
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in plain["PrimaryContainer"]["Environment"]
+
+
 def test_running_it_again_makes_nothing_again(world: World) -> None:
     make(world, deployment(FULL))
     world.double.calls.clear()

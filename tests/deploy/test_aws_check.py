@@ -176,6 +176,13 @@ def test_a_gated_model_without_a_token_is_said_before_it_fails() -> None:
     assert notes(model_source="s3://bucket/llama/") == []
 
 
+def test_licensed_files_of_jumpstart_stop_without_consent() -> None:
+    source = "s3://jumpstart-private-cache-prod-us-east-1/llama/v1.0.0/"
+    (stop,) = check(deployment(model_source=source), facts(), Budget(), today=TODAY).stops
+    assert "--accept-eula" in stop.hint
+    assert stops(model_source=source, accept_eula=True) == []
+
+
 # With AWS asked
 
 

@@ -217,7 +217,7 @@ def test_from_apply_to_delete_nothing_is_left(
         (("--instance", "ml.p5e.48xlarge"), "no public price of ml.p5e.48xlarge", "--price"),
         (("--max-cost", "10"), "above --max-cost $10.00", "last 1 h 44 min"),
         (("--scale", "many"), "'many' is no range", "1:4"),
-        (("--scale", "0:2"), "only inference components scale to zero", "--copies"),
+        (("--scale", "0:2"), "asynchronous endpoints scale to zero", "--copies"),
         (
             ("--adapter", "a=s3://bucket/a.tar.gz"),
             "adapters need an inference component",
@@ -540,6 +540,26 @@ def test_whoever_sits_at_a_terminal_is_asked(
         os.close(master)
     assert shown.index("$138.05 a day: 1 x ml.g6.12xlarge") < shown.index("Make it?")
     assert (("Endpoint", ENDPOINT) in double.control.rows) == (answer == "y")
+
+
+def test_a_jumpstart_model_is_looked_up_with_its_licence(
+    run: Any, sweep: Path, tmp_path: Path, double: FakeAws
+) -> None:
+    uri = "s3://jumpstart-private-cache-prod-us-east-1/llama/v1.0.0/"
+    double.control.hub = {
+        "llama": {"HostingPrepackedArtifactUri": uri, "HostingEulaUri": "s3://jumpstart/eula.txt"}
+    }
+    words = ("sagemaker", "sweep.jsonl", "--out", "b", "--model-source", "jumpstart:llama")
+    refused = run(tmp_path, *words, double=double)
+    assert refused.returncode == 2
+    assert "has a licence that you must accept" in refused.stderr
+    done = run(tmp_path, *words, "--accept-eula", double=double)
+    assert done.returncode == 0, done.stderr
+    model = json.loads((tmp_path / "b" / "model.json").read_text())
+    source = model["PrimaryContainer"]["ModelDataSource"]["S3DataSource"]
+    assert source["S3Uri"] == uri
+    assert source["ModelAccessConfig"] == {"AcceptEula": True}
+    assert double.operations() == []
 
 
 def test_a_bundle_says_what_to_ask_and_against_which_trial(

@@ -27,12 +27,14 @@ from servetune.deploy.aws.check import (
     check_live,
     require_go,
 )
+from servetune.deploy.aws.jumpstart import JUMPSTART, jumpstart_model
 from servetune.deploy.bentoml import render_bentoml
 from servetune.deploy.bundle import Bundle
 from servetune.deploy.command import render_command, render_systemd
 from servetune.deploy.compose import render_compose
 from servetune.deploy.deployment import Deployment, deployment_of, with_role
 from servetune.deploy.endpoint import Endpoint, EndpointOptions, endpoint_of, image_for
+from servetune.deploy.features import EndpointFeatures
 from servetune.deploy.from_trial import (
     device_of_trial,
     evidence_of,
@@ -164,11 +166,14 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
     model_source: Annotated[
         str | None,
         option(
-            "Source that the endpoint loads the model from.",
-            metavar="HUB_ID|s3://..",
+            "Source that the endpoint loads the model from; a JumpStart model is looked up in AWS.",
+            metavar="HUB_ID|s3://..|jumpstart:ID",
             default="the trial's model",
         ),
     ] = None
+    accept_eula: Annotated[
+        bool, option("Consent to the licence of a JumpStart model, which you have read.")
+    ] = False
     image_tag: Annotated[
         str | None,
         option(
@@ -185,6 +190,7 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
         bool, option("Permission to write the bundle, check it, and make the endpoint.")
     ] = False
     hosting: HostingOptions = HostingOptions()
+    features: EndpointFeatures = EndpointFeatures()
     spending: Spending = Spending()
     token: Token = Token()
     waiting: Waiting = Waiting()
@@ -218,10 +224,17 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
             explicit,
             EndpointOptions(
                 nodes=nodes,
-                hosting=self.hosting.resolved(explicit, nodes, saturation),
+                hosting=self.hosting.resolved(
+                    explicit,
+                    nodes,
+                    saturation,
+                    queued=self.features.async_output is not None,
+                ),
                 region=region,
                 container=container,
-                model_source=self.model_source,
+                model_source=self._source(region),
+                features=self.features,
+                accept_eula=self.accept_eula,
                 endpoint_name=self.endpoint_name,
                 role_arn=self.role_arn,
                 image_tag=self.image_tag,
@@ -264,6 +277,20 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
             require_role(role)
         if self.endpoint_name is not None:
             require_name(self.endpoint_name)
+
+    def _source(self, region: str) -> str | None:
+        """The model's source; that of a JumpStart model as AWS lists it.
+
+        Raises:
+            InputError: The model's licence is not accepted.
+            DeployError: AWS refused, or the model is none that a container can load.
+        """
+        source = self.model_source or ""
+        if not source.startswith(JUMPSTART):
+            return self.model_source
+        found = completed(jumpstart_model(source.removeprefix(JUMPSTART), aws_in(region)))
+        found.require_accepted(accepted=self.accept_eula)
+        return found.uri
 
     def _of_one_copy(self, plan: Plan) -> Plan:
         """The Plan of one component's copy; as it is where there are no components."""

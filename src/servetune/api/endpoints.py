@@ -352,7 +352,8 @@ def _agree_to_update(
         types, today = deployment.hosting.instance_types, now().date().isoformat()
         listed = {}
         try:
-            listed = await live.listed_prices(aws, types, today=today)
+            queued = deployment.hosting.queued
+            listed = await live.listed_prices(aws, types, today=today, queued=queued)
         except live.AwsError as error:
             tell(f"the Price List cannot be read: {error.message}")
         known = {

@@ -59,18 +59,38 @@ def latency_limit(
     )
 
 
-def no_capacity_alarm(endpoint: str, component: str, tags: list[dict[str, str]]) -> JsonObject:
-    """Request of the alarm of a request that found no copy of a component."""
+def no_capacity_alarm(
+    endpoint: str, component: str | None, tags: list[dict[str, str]]
+) -> JsonObject:
+    """Request of the alarm of a request that no copy could take.
+
+    Args:
+        endpoint: Name of the endpoint.
+        component: Component that was found without a copy; `None` for an asynchronous endpoint,
+            whose queue waits where no instance runs.
+        tags: Tags of the alarm.
+    """
+    watched = {
+        "MetricName": "NoCapacityInvocationFailures",
+        "Dimensions": [{"Name": "InferenceComponentName", "Value": component}],
+        "Period": 30,
+        "EvaluationPeriods": 1,
+        "DatapointsToAlarm": 1,
+    }
+    if component is None:
+        watched = {
+            "MetricName": "HasBacklogWithoutCapacity",
+            "Dimensions": [{"Name": "EndpointName", "Value": endpoint}],
+            "Period": 60,
+            "EvaluationPeriods": 2,
+            "DatapointsToAlarm": 2,
+        }
     return {
         "AlarmName": alarm_name(endpoint),
         "AlarmActions": [],  # the policy's ARN, which is known once it is made
         "Namespace": "AWS/SageMaker",
-        "MetricName": "NoCapacityInvocationFailures",
-        "Dimensions": [{"Name": "InferenceComponentName", "Value": component}],
+        **watched,
         "Statistic": "Maximum",
-        "Period": 30,
-        "EvaluationPeriods": 1,
-        "DatapointsToAlarm": 1,
         "Threshold": 1.0,
         "ComparisonOperator": "GreaterThanOrEqualToThreshold",
         "TreatMissingData": "missing",

@@ -200,7 +200,8 @@ def deployment_of(endpoint: Endpoint) -> Deployment:
         watched = {"InferenceComponentName": base.name}
         dimension = "sagemaker:inference-component:DesiredCopyCount"
     if hosting.scaling is not None:
-        steps += _scaling(endpoint.name, resource, dimension, hosting.scaling)
+        queued = options.features.async_output is not None
+        steps += _scaling(endpoint.name, resource, dimension, hosting.scaling, queued=queued)
     return Deployment(
         endpoint=endpoint.name,
         region=options.region,
@@ -232,6 +233,8 @@ def adapter_name(endpoint: str, adapter: str) -> str:
 
 def _digest(endpoint: Endpoint) -> str:
     """Digest of what the model is: other settings make other resources, equal ones find theirs."""
+    features = endpoint.options.features
+    more = {**features.of_model(), **features.of_container(), **_licence(endpoint.options)}
     held = json_text(
         [
             endpoint.image_uri,
@@ -239,6 +242,7 @@ def _digest(endpoint: Endpoint) -> str:
             endpoint.source,
             endpoint.environment,
             endpoint.startup_timeout_s,
+            *([more] if more else []),
         ]
     )
     return hashlib.sha256(held.encode()).hexdigest()
@@ -246,6 +250,7 @@ def _digest(endpoint: Endpoint) -> str:
 
 def _tags(endpoint: Endpoint, digest: str) -> list[dict[str, str]]:
     values = {
+        **endpoint.options.features.tags(),
         TAG: endpoint.name,
         "servetune:plan": digest[:16],
         "servetune:model": _tag_value(endpoint.plan.model),
@@ -257,6 +262,7 @@ def _model(endpoint: Endpoint, name: str, tags: list[dict[str, str]]) -> JsonObj
     container: JsonObject = {
         "Image": endpoint.image_uri,
         "Environment": dict(endpoint.environment),
+        **endpoint.options.features.of_container(),
     }
     if endpoint.source.startswith("s3://"):
         container["ModelDataSource"] = {
@@ -264,14 +270,21 @@ def _model(endpoint: Endpoint, name: str, tags: list[dict[str, str]]) -> JsonObj
                 "S3Uri": endpoint.source,
                 "S3DataType": "S3Prefix",
                 "CompressionType": "None",
+                **_licence(endpoint.options),
             }
         }
     return {
         "ModelName": name,
         **_role(endpoint.options),
+        **endpoint.options.features.of_model(),
         "PrimaryContainer": container,
         "Tags": tags,
     }
+
+
+def _licence(options: EndpointOptions) -> JsonObject:
+    """The user's consent to the licence of a JumpStart model, which the service demands."""
+    return {"ModelAccessConfig": {"AcceptEula": True}} if options.accept_eula else {}
 
 
 def _role(options: EndpointOptions) -> dict[str, str]:
@@ -324,11 +337,16 @@ def _variant(endpoint: Endpoint, model_name: str) -> JsonObject:
 def _config(endpoint: Endpoint, model: JsonObject, tags: list[dict[str, str]]) -> JsonObject:
     variant = _variant(endpoint, model["ModelName"])
     alone = endpoint.hosting.copies is None
-    held = json.dumps([model["ModelName"] if alone else "", variant])
+    concurrency = endpoint.evidence.concurrency if endpoint.evidence else None
+    features = endpoint.options.features.of_config(alone=alone, concurrency=concurrency)
+    held = json.dumps(
+        [model["ModelName"] if alone else "", variant, *([features] if features else [])]
+    )
     digest = hashlib.sha256(held.encode()).hexdigest()
     return {
         "EndpointConfigName": digest_name(endpoint.name, digest),
         "ProductionVariants": [variant],
+        **features,
         "Tags": tags,
         **({} if alone else _role(endpoint.options)),
     }
@@ -391,22 +409,20 @@ def from_zero_policy(endpoint: str) -> str:
     return f"{endpoint}-from-zero"
 
 
-def _scaling(endpoint: str, resource: str, dimension: str, scaling: Scaling) -> list[Step]:
-    """Track requests in flight per copy; from zero, step up when a request found no copy.
+def _scaling(
+    endpoint: str, resource: str, dimension: str, scaling: Scaling, *, queued: bool
+) -> list[Step]:
+    """Track requests in flight per copy, or in the queue of an asynchronous endpoint.
 
-    Target tracking alone never leaves zero, because no copy reports no metric.
+    Target tracking alone never leaves zero, because no copy reports no metric: from zero, a step
+    up when a request found no copy, or waits where no instance runs.
     """
-    by_component = resource.startswith("inference-component/")
     of = {
         "ServiceNamespace": "sagemaker",
         "ResourceId": resource,
         "ScalableDimension": dimension,
     }
-    metric = (
-        "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolution"
-        if by_component
-        else "SageMakerVariantConcurrentRequestsPerModelHighResolution"
-    )
+    policy = f"{endpoint}-requests-in-flight"
     steps = [
         Step(
             "scalable-target",
@@ -415,14 +431,14 @@ def _scaling(endpoint: str, resource: str, dimension: str, scaling: Scaling) -> 
         ),
         Step(
             "scaling-policy",
-            f"{endpoint}-requests-in-flight",
+            policy,
             {
                 **of,
-                "PolicyName": f"{endpoint}-requests-in-flight",
+                "PolicyName": policy,
                 "PolicyType": "TargetTrackingScaling",
                 "TargetTrackingScalingPolicyConfiguration": {
                     "TargetValue": scaling.requests_per_copy,
-                    "PredefinedMetricSpecification": {"PredefinedMetricType": metric},
+                    **_tracked_metric(endpoint, resource, queued=queued),
                     "ScaleOutCooldown": scaling.scale_out_cooldown_s,
                     "ScaleInCooldown": scaling.scale_in_cooldown_s,
                 },
@@ -432,10 +448,30 @@ def _scaling(endpoint: str, resource: str, dimension: str, scaling: Scaling) -> 
     return steps if scaling.minimum > 0 else steps + _steps_from_zero(endpoint, of)
 
 
+def _tracked_metric(endpoint: str, resource: str, *, queued: bool) -> JsonObject:
+    """Metric that a policy holds; the queue's is that of AWS's guide to asynchronous endpoints."""
+    if queued:
+        return {
+            "CustomizedMetricSpecification": {
+                "MetricName": "ApproximateBacklogSizePerInstance",
+                "Namespace": "AWS/SageMaker",
+                "Dimensions": [{"Name": "EndpointName", "Value": endpoint}],
+                "Statistic": "Average",
+            }
+        }
+    metric = (
+        "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolution"
+        if resource.startswith("inference-component/")
+        else "SageMakerVariantConcurrentRequestsPerModelHighResolution"
+    )
+    return {"PredefinedMetricSpecification": {"PredefinedMetricType": metric}}
+
+
 def _steps_from_zero(endpoint: str, of: dict[str, str]) -> list[Step]:
     """The policy that makes the first copy, and the alarm that calls it."""
     policy = from_zero_policy(endpoint)
-    component = of["ResourceId"].removeprefix("inference-component/")
+    kind, _, name = of["ResourceId"].partition("/")
+    watched = name if kind == "inference-component" else None
     return [
         Step(
             "scaling-policy",
@@ -455,7 +491,7 @@ def _steps_from_zero(endpoint: str, of: dict[str, str]) -> list[Step]:
         Step(
             "alarm",
             alarm_name(endpoint),
-            no_capacity_alarm(endpoint, component, [{"Key": TAG, "Value": endpoint}]),
+            no_capacity_alarm(endpoint, watched, [{"Key": TAG, "Value": endpoint}]),
         ),
     ]
 

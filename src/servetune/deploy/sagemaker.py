@@ -94,6 +94,7 @@ def readme_text(endpoint: Endpoint, deployment: Deployment) -> str:
         "## What will stand",
         _resources(endpoint),
         _COMMANDS,
+        _QUEUED if endpoint.hosting.queued else _PROOF,
         *_aws_commands(endpoint, deployment),
         *_check(endpoint),
         *_copies(endpoint),
@@ -238,8 +239,9 @@ servetune deploy delete BUNDLE     # the cost ends here
 ```
 
 `apply` goes on where it was stopped. A gated model needs a token: `--hf-token-secret
-<Secrets Manager ARN>` or `--hf-token-from-env`. Neither is written to this folder.
+<Secrets Manager ARN>` or `--hf-token-from-env`. Neither is written to this folder."""
 
+_PROOF = """\
 ## Does it do what was measured?
 
 ```sh
@@ -250,6 +252,19 @@ It asks what the trial asked. Prompts of a data set, such as ShareGPT, are in no
 they are with `--dataset FILE`.
 
 A non-streaming invocation ends after 60 s; stream what may take longer."""
+
+_QUEUED = """\
+## Requests wait in a queue
+
+The endpoint is asynchronous: it takes requests as files in S3 and leaves answers there, so
+`servetune bench` cannot prove it; prove the same plan on an endpoint without `--async-output`.
+
+```sh
+aws sagemaker-runtime invoke-endpoint-async --endpoint-name ENDPOINT \\
+  --input-location s3://bucket/request.json --content-type application/json
+```
+
+An answer may take up to an hour, is not streamed, and is at the `OutputLocation` of the reply."""
 
 
 def _aws_commands(endpoint: Endpoint, deployment: Deployment) -> list[str]:

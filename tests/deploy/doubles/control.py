@@ -7,6 +7,7 @@ patterns and upper bounds included, and answers against their required members.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -59,6 +60,7 @@ class ControlPlane:
         targets: Scalable targets by resource id, of Application Auto Scaling.
         alarms: Alarms by name, of CloudWatch.
         ringing: Names of alarms that ring as soon as an update has begun.
+        hub: Models of JumpStart's public hub, by name, with their documents.
         jobs: What answers for AI workloads and jobs.
     """
 
@@ -78,6 +80,7 @@ class ControlPlane:
         self.targets: dict[str, Any] = {}
         self.alarms: dict[str, Any] = {}
         self.ringing: set[str] = set()
+        self.hub: dict[str, Any] = {}
         self.jobs: Any = None
 
     def answer(self, operation: str, request: Request) -> Request:
@@ -207,7 +210,30 @@ class ControlPlane:
     # models and configurations
 
     def create_model(self, request: Request) -> Request:
+        """Licensed files of JumpStart need consent (hashicorp/terraform-provider-aws, 34795)."""
+        source = request["PrimaryContainer"].get("ModelDataSource", {}).get("S3DataSource", {})
+        uri, consent = source.get("S3Uri", ""), source.get("ModelAccessConfig", {})
+        if uri.startswith("s3://jumpstart-private-cache-") and not consent.get("AcceptEula"):
+            raise Refusal(
+                "ValidationException",
+                "The AcceptEula value must be explicitly defined as True in order to accept the "
+                f'end-user license agreement (EULA) that this "{uri}" model requires.',
+            )
         return self.put("Model", request)
+
+    def describe_hub_content(self, request: Request) -> Request:
+        """JumpStart's public hub: names of `hub`, with their documents."""
+        name = request["HubContentName"]
+        if request["HubName"] != "SageMakerPublicHub" or name not in self.hub:
+            raise Refusal("ResourceNotFound", f"Hub content {name} does not exist")
+        arn = f"arn:aws:sagemaker:us-east-1:aws:hub-content/SageMakerPublicHub/Model/{name}/1.0.0"
+        return {
+            "HubContentName": name, "HubContentArn": arn, "HubContentVersion": "1.0.0",
+            "HubContentType": "Model", "DocumentSchemaVersion": "2.2.0",
+            "HubName": "SageMakerPublicHub", "HubArn": arn.partition("/Model/")[0],
+            "HubContentDocument": json.dumps(self.hub[name]), "HubContentStatus": "Available",
+            "CreationTime": 0.0,
+        }  # fmt: skip
 
     def describe_model(self, request: Request) -> Request:
         return self.about("Model", request["ModelName"])
@@ -629,10 +655,13 @@ class ControlPlane:
         """Status, copies that serve, reason of failure."""
         if "deleting" in row:
             return "Deleting", 0, ""
+        specifications = row["request"].get("Specifications") or [row["request"]["Specification"]]
+        base = specifications[0].get("BaseInferenceComponentName")
+        if base and not self._loads_adapters(base):
+            row["failed"] = "Failed to load the adapter: 404 for /v1/load_lora_adapter"
         if "failed" in row:
             return "Failed", 0, row["failed"]
         passed_s = self.now_s() - row["since"]
-        specifications = row["request"].get("Specifications") or [row["request"]["Specification"]]
         if any(self._is_sick(each.get("ModelName", "")) for each in specifications):
             limit_s = (
                 specifications[0]
@@ -647,6 +676,19 @@ class ControlPlane:
         if there >= row["copies"]:
             return "InService", row["copies"], ""
         return row.get("busy", "Creating"), there, ""
+
+    def _loads_adapters(self, base: str) -> bool:
+        """Whether a base takes adapters while it runs.
+
+        vLLM's container must be told so (model-hosting-container-standards, "LoRA Adapter
+        Management": required with inference components).
+        """
+        request = self.row("InferenceComponent", base)["request"]
+        each = (request.get("Specifications") or [request["Specification"]])[0]
+        model = self.rows.get(("Model", each.get("ModelName", "")))
+        variables = model["request"]["PrimaryContainer"]["Environment"] if model else {}
+        told = variables.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "").lower() in ("true", "1")
+        return told or not any(key.startswith("SM_VLLM_") for key in variables)
 
     def _components_of(self, endpoint: str) -> list[str]:
         return [

@@ -16,6 +16,7 @@ import msgspec
 
 from servetune.deploy.aws.account import in_use, listed_prices, quotas
 from servetune.deploy.aws.client import AwsClient, AwsError, is_missing
+from servetune.deploy.aws.jumpstart import LICENSED
 from servetune.deploy.aws.resources import describe, staged_model
 from servetune.deploy.aws.service_model import problems
 from servetune.deploy.containers import CONTAINERS, container_named
@@ -129,6 +130,7 @@ def check(deployment: Deployment, facts: CheckInputs, budget: Budget, *, today: 
         *_time(deployment, facts),
         *_routing(deployment, facts),
         *gated(deployment, has_token=facts.has_token),
+        *_licence(deployment),
     ]
     nodes = {node.name: node.price for node in facts.nodes}
     prices = {**nodes, **budget.prices}
@@ -281,6 +283,19 @@ def _routing(deployment: Deployment, facts: CheckInputs) -> Iterator[Finding]:
             "routing",
             f"kv-aware routing is for container {knowing}, not {facts.container}",
             f"give --container {knowing}, or --routing prefix-aware",
+        )
+
+
+def _licence(deployment: Deployment) -> Iterator[Finding]:
+    """Whether the licence of files that the service hands out only for it is accepted."""
+    container = deployment.only("model").request["PrimaryContainer"]
+    source = container.get("ModelDataSource", {}).get("S3DataSource", {})
+    if source.get("S3Uri", "").startswith(LICENSED) and not source.get("ModelAccessConfig"):
+        yield Finding(
+            "stop",
+            "licence",
+            f"{source['S3Uri']} is handed out only to who accepts its licence",
+            "read it, then give --accept-eula",
         )
 
 
@@ -513,7 +528,7 @@ async def _artifacts(deployment: Deployment, aws: AwsClient) -> list[Finding]:
             )
         else:
             findings.append(Finding("ok", "model", f"{place} is there"))
-    if uri:
+    if uri and not uri.startswith("s3://jumpstart-"):
         findings.append(await _staged(deployment, uri, aws))
     return findings
 
@@ -553,8 +568,9 @@ async def _secret(aws: AwsClient, arn: str | None) -> list[Finding]:
 async def _prices(
     deployment: Deployment, aws: AwsClient, now: dt.datetime, prices: dict[str, Price]
 ) -> list[Finding]:
-    types = deployment.hosting.instance_types
-    prices.update(await listed_prices(aws, types, today=now.date().isoformat()))
+    types, queued = deployment.hosting.instance_types, deployment.hosting.queued
+    today = now.date().isoformat()
+    prices.update(await listed_prices(aws, types, today=today, queued=queued))
     return []
 
 
