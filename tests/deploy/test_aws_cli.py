@@ -542,6 +542,22 @@ def test_whoever_sits_at_a_terminal_is_asked(
     assert (("Endpoint", ENDPOINT) in double.control.rows) == (answer == "y")
 
 
+def test_a_stack_is_rendered_beside_the_requests(run: Any, sweep: Path, tmp_path: Path) -> None:
+    words = ("sagemaker", "sweep.jsonl", "--out", "b", "--as", "cloudformation")
+    assert run(tmp_path, *words).returncode == 0
+    held = json.loads((tmp_path / "b" / "template.json").read_text())
+    assert {each["Type"] for each in held["Resources"].values()} == {
+        "AWS::SageMaker::Model", "AWS::SageMaker::EndpointConfig", "AWS::SageMaker::Endpoint",
+    }  # fmt: skip
+    readme = (tmp_path / "b" / "README.md").read_text()
+    assert "cloudformation deploy --stack-name" in readme
+    refused = run(tmp_path, *words, "--apply", "--role-arn", ROLE)
+    assert refused.returncode == 2
+    assert "leaves it to CloudFormation" in refused.stderr
+    assert run(tmp_path, *words[:-2]).returncode == 0
+    assert not (tmp_path / "b" / "template.json").exists()
+
+
 def test_a_jumpstart_model_is_looked_up_with_its_licence(
     run: Any, sweep: Path, tmp_path: Path, double: FakeAws
 ) -> None:

@@ -16,7 +16,7 @@ from servetune.errors import DeployError, InputError
 
 KEY = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 FULL = EndpointFeatures(
-    subnet=("subnet-0a1b", "subnet-0c2d"), security_group=("sg-0a1b",), kms_key=KEY,
+    subnet=("subnet-0a1b2c3d", "subnet-0c2d3e4f"), security_group=("sg-0a1b2c3d",), kms_key=KEY,
     network_isolation=True, data_capture="s3://bucket/capture/", data_capture_percent=5,
     tag=("team=search", "cost center=42"), metrics_every_s=10, metrics_path="/metrics",
 )  # fmt: skip
@@ -31,7 +31,10 @@ def test_network_keys_records_and_tags_are_where_the_service_takes_them(
     for step in wanted.steps:
         assert problems(step.service, step.operation, step.request) == []
     model, config = wanted.only("model").request, wanted.only("endpoint-config").request
-    network = {"SecurityGroupIds": ["sg-0a1b"], "Subnets": ["subnet-0a1b", "subnet-0c2d"]}
+    network = {
+        "SecurityGroupIds": ["sg-0a1b2c3d"],
+        "Subnets": ["subnet-0a1b2c3d", "subnet-0c2d3e4f"],
+    }
     assert (model["VpcConfig"], model["EnableNetworkIsolation"]) == (network, True)
     # The configuration of components has no model that could say it.
     assert config.get("VpcConfig") == (None if hosting.copies is None else network)
@@ -59,8 +62,8 @@ def test_features_are_other_resources_and_none_keep_the_names_that_there_were() 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"subnet": ("subnet-1a",)}, "needs subnets and security groups"),
-        ({"subnet": ("net",), "security_group": ("sg-1",)}, "'net' is no subnet"),
+        ({"subnet": ("subnet-1a2b3c4d",)}, "needs subnets and security groups"),
+        ({"subnet": ("net",), "security_group": ("sg-1a2b3c4d",)}, "'net' is no subnet"),
         ({"tag": ("team",)}, "'team' is no tag"),
         ({"tag": ("servetune:endpoint=x",)}, "reserved"),
         ({"data_capture": "bucket"}, "names no S3 prefix"),

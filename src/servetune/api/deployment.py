@@ -180,6 +180,10 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
             "Tag of the container image.", metavar="TAG", default="nearest to the trial's engine"
         ),
     ] = None
+    form: Annotated[
+        Literal["requests", "cloudformation"],
+        option("Form of the bundle beside its requests: a CloudFormation template.", "--as"),
+    ] = "requests"
     plan: Annotated[bool, option("Findings on everything before spending; nothing is made.")] = (
         False
     )
@@ -247,7 +251,9 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
             with_levels(evidence, trials.records, trial, copies=copies),
         )
         rendered = RenderedEndpoint(
-            bundle=with_trial(render_sagemaker(endpoint), trial),
+            bundle=with_trial(
+                render_sagemaker(endpoint, as_stack=self.form == "cloudformation"), trial
+            ),
             plan=explicit,
             trial=trial,
             folder=None if self.plan or self.dry_run else self.out,
@@ -267,6 +273,11 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
             raise InputError("--plan, --apply and --dry-run exclude each other", hint="give one")
         if self.out is None and not (self.dry_run or self.plan):
             raise InputError("the bundle needs a folder", hint="give --out FOLDER, or --plan")
+        if self.apply and self.form == "cloudformation":
+            raise InputError(
+                "--apply makes the endpoint itself, a template leaves it to CloudFormation",
+                hint="leave --apply out: the bundle's README has the command",
+            )
         self.token.require()
         if self.region is not None:
             require_region(self.region)

@@ -16,8 +16,8 @@ from servetune.json_value import JsonObject
 from servetune.option import option
 
 _S3 = re.compile(r"s3://[a-z0-9][a-z0-9.-]+/\S+")
-_SUBNET = re.compile(r"subnet-[0-9a-f]+")
-_GROUP = re.compile(r"sg-[0-9a-f]+")
+_SUBNET = re.compile(r"subnet-([0-9a-f]{8}|[0-9a-f]{17})")
+_GROUP = re.compile(r"sg-([0-9a-f]{8}|[0-9a-f]{17})")
 _KEY = re.compile(r"[a-zA-Z0-9:/_-]{1,2048}")
 _TAG = re.compile(r"[\w\s.:/=+\-@]{1,128}")
 #: Beginning of tags that are servetune's own, and of AWS's.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from servetune.deploy.bundle import MARKER, PLAN_FILE, Bundle, json_text
+from servetune.deploy.cloudformation import TEMPLATE_FILE, template
 from servetune.deploy.cost import cost_of, token_cost
 from servetune.deploy.deployment import (
     DEPLOYMENT_FILE,
@@ -19,19 +20,29 @@ from servetune.deploy.deployment import (
 )
 from servetune.deploy.endpoint import Endpoint
 from servetune.deploy.evidence import Evidence
+from servetune.deploy.policies import execution_role_policy, operator_policy, trust_policy
 from servetune.units import format_rate, format_usd
 
 
-def render_sagemaker(endpoint: Endpoint) -> Bundle:
-    """The files of an endpoint; pure."""
+def render_sagemaker(endpoint: Endpoint, *, as_stack: bool = False) -> Bundle:
+    """The files of an endpoint; pure.
+
+    Args:
+        endpoint: The endpoint.
+        as_stack: Whether a template of CloudFormation is among them.
+    """
     deployment = deployment_of(endpoint)
     texts = {
-        "README.md": readme_text(endpoint, deployment),
+        "README.md": readme_text(endpoint, deployment, as_stack=as_stack),
         "environment.json": json_text(endpoint.environment),
         "model.json": json_text(deployment.only("model").request),
         "endpoint_config.json": json_text(deployment.only("endpoint-config").request),
         "endpoint.json": json_text(deployment.only("endpoint").request),
         DEPLOYMENT_FILE: deployment.to_json(),
+        **({TEMPLATE_FILE: json_text(template(deployment))} if as_stack else {}),
+        "execution-role-trust.json": json_text(trust_policy()),
+        "execution-role-policy.json": json_text(execution_role_policy(deployment)),
+        "operator-policy.json": json_text(operator_policy(deployment)),
     }
     node, options, evidence = endpoint.node, endpoint.options, endpoint.evidence
     tokens = token_cost(endpoint.hosting, node.price, evidence)
@@ -78,7 +89,7 @@ _FIGURES = (
 )
 
 
-def readme_text(endpoint: Endpoint, deployment: Deployment) -> str:
+def readme_text(endpoint: Endpoint, deployment: Deployment, *, as_stack: bool = False) -> str:
     """The README as Markdown."""
     node = endpoint.node
     machine = f"1 x `{node.name}` ({node.device_count}x {node.device.name})"
@@ -95,6 +106,7 @@ def readme_text(endpoint: Endpoint, deployment: Deployment) -> str:
         _resources(endpoint),
         _COMMANDS,
         _QUEUED if endpoint.hosting.queued else _PROOF,
+        *(_stack_commands(endpoint) if as_stack else ()),
         *_aws_commands(endpoint, deployment),
         *_check(endpoint),
         *_copies(endpoint),
@@ -267,6 +279,26 @@ aws sagemaker-runtime invoke-endpoint-async --endpoint-name ENDPOINT \\
 An answer may take up to an hour, is not streamed, and is at the `OutputLocation` of the reply."""
 
 
+def _stack_commands(endpoint: Endpoint) -> list[str]:
+    """Commands that make, change and delete the stack."""
+    region, name = endpoint.options.region, endpoint.name
+    aws = f"aws --region {region} cloudformation"
+    role = (
+        ""
+        if endpoint.options.role_arn
+        else (' --parameter-overrides ExecutionRoleArn="$SAGEMAKER_ROLE_ARN"')
+    )
+    lines = (
+        f"{aws} deploy --stack-name {name} --template-file {TEMPLATE_FILE}{role}   # costs money",
+        f"{aws} delete-stack --stack-name {name}   # the cost ends here",
+    )
+    about = (
+        "The first command again, after the bundle was rendered anew, updates the stack. Use "
+        "either the stack or `servetune deploy apply`: both make resources of the same names."
+    )
+    return ["## As a stack of CloudFormation", "\n".join(["```sh", *lines, "```"]), about]
+
+
 def _aws_commands(endpoint: Endpoint, deployment: Deployment) -> list[str]:
     """Commands of the AWS CLI; left out where more than three requests make the endpoint."""
     if len(deployment.steps) != 3:
@@ -336,4 +368,6 @@ _FILES = f"""\
 - `environment.json`: the container's environment, every tuned value written out
 - `model.json`, `endpoint_config.json`, `endpoint.json`: the requests, as they are sent
 - `plan.json`: the plan, where it came from, and the results it rests on
+- `execution-role-policy.json`, `execution-role-trust.json`: what the execution role needs
+- `operator-policy.json`: what whoever runs the commands above needs
 - `{DEPLOYMENT_FILE}`: all requests in order, for `servetune deploy`"""

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from doubles.control import ACCOUNT, ControlPlane, Refusal
+from doubles.iam import may
 from doubles.jobs import AiJobs
 from doubles.runtime import Asked, ContainerRefused, Runtime
 from doubles.s3 import ObjectStore, operation_of
@@ -59,6 +60,7 @@ class FakeAws:
             never comes. `None` to answer all.
         fell_silent: Set when that has happened, for a test that kills who waits.
         caller: ARN of whoever asks.
+        policy: IAM policy of whoever asks; `None` for one who may do everything.
     """
 
     def __init__(self, now_s: Callable[[], float] | None = None, *, look_s: float = 0.0) -> None:
@@ -78,6 +80,7 @@ class FakeAws:
         self.allowed: dict[str, int] = {}
         self.silent_after: int | None = None
         self.fell_silent = threading.Event()
+        self.policy: dict[str, Any] | None = None
         self.caller = f"arn:aws:sts::{ACCOUNT}:assumed-role/Developer/alice"
         self._ending = threading.Event()
         self._lock = threading.RLock()
@@ -154,6 +157,8 @@ class FakeAws:
                 self._passed_s += self.look_s
             try:
                 self._faults(operation)
+                if self.policy is not None:
+                    may(self.policy, service, operation, request)
                 if service == "sagemaker":
                     return 200, self.control.answer(operation, request)
                 return 200, self.services.answer(operation, request)
@@ -200,6 +205,11 @@ class FakeAws:
         with self._lock:
             name = operation_of(method, target)
             self.calls.append(("s3", name, target))
+            if self.policy is not None:
+                try:
+                    may(self.policy, "s3", name, target)
+                except Refusal:
+                    return 403, {}, b"<Error><Code>AccessDenied</Code></Error>"
             if name in self.allowed:
                 self.allowed[name] -= 1
                 if self.allowed[name] < 0:
