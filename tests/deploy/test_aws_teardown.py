@@ -127,6 +127,17 @@ def test_who_lacks_a_permission_beside_it_still_ends_what_costs(
         assert f"{denied} was refused" in world.progress_text
 
 
+def test_a_component_of_another_endpoint_is_never_taken_for_ours(world: World) -> None:
+    """Its name is the one that ours would have."""
+    make(world, deployment())
+    world.double.control.stand("theirs", f"{NAME}-base")
+    for denied in (set(), {"ListInferenceComponents"}):
+        world.double.denied = denied
+        world.run(delete(NAME, change_in(world), deployment=deployment(components())))
+        assert ("InferenceComponent", f"{NAME}-base") in world.double.control.rows
+        make(world, deployment())
+
+
 def test_components_that_others_put_on_the_endpoint_do_not_keep_it(world: World) -> None:
     make(world, deployment(components()))
     world.double.control.put(
@@ -240,6 +251,14 @@ def test_what_the_endpoint_of_somebody_else_uses_is_no_orphan(world: World) -> N
         EndpointName="theirs", EndpointConfigName=wanted.only("endpoint-config").name
     )
     assert left_over(world) == []
+
+
+def test_what_somebody_makes_just_now_is_no_orphan(world: World) -> None:
+    with pytest.raises(Crash):
+        world.run(apply(deployment(), change_in(world, crash_at=2)))
+    made = dt.datetime.fromtimestamp(world.clock.now_s(), dt.UTC)
+    assert left_over(world, made + dt.timedelta(minutes=10)) == []
+    assert len(left_over(world, made + dt.timedelta(minutes=20))) == 2
 
 
 def test_reserved_instances_cost_nothing_on_demand(world: World) -> None:

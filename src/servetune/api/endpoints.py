@@ -337,7 +337,7 @@ def update(
         )
 
     cost, _ = _cost(deployment, request.spending, {})
-    with _interruptible(deployment, request.bundle, cost, tell):
+    with _interruptible(deployment, request.bundle, cost, tell, stands=True):
         changes = completed(work())
     return EndpointChange(endpoint=deployment.endpoint, changes=tuple(changes))
 
@@ -365,10 +365,10 @@ def _agree_to_update(
     listed, running = completed(asked())
     cost, costs = _cost(deployment, spending, listed)
     require_go(live.Report(findings=tuple(costs)))
-    if running is None or running.config == deployment.only("endpoint-config").name:
-        return
     for line in cost.lines:
         tell(line)
+    if running is None or running.config == deployment.only("endpoint-config").name:
+        return
     before, after = running.usd_per_hour, cost.usd_per_hour
     if before is None or after is None or after > before:
         spending.require_consent(cost.lines[0], confirm, "Change it?")
@@ -399,16 +399,25 @@ async def _tagged(
 
 @contextmanager
 def _interruptible(
-    deployment: Deployment, folder: Path, cost: Cost, tell: OnProgress
+    deployment: Deployment,
+    folder: Path,
+    cost: Cost,
+    tell: OnProgress,
+    *,
+    stands: bool = False,
 ) -> Iterator[None]:
-    """Say what goes on and costs money where Ctrl-C ends the command alone."""
+    """Say what goes on and costs money where Ctrl-C ends the command alone.
+
+    `stands` is for an endpoint that was there before; else the state tells whether it was begun.
+    """
     try:
         yield
     except KeyboardInterrupt:
         entries = live.StateFile(folder).state.entries
-        if any(entry.kind == "endpoint" for entry in entries):
+        if stands or any(entry.kind == "endpoint" for entry in entries):
             per_hour = cost.usd_per_hour
             costs = "money" if per_hour is None else f"{format_usd(per_hour)} an hour"
+            costs = "its reservation" if cost.reservation_arn else costs
             tell(
                 f"{deployment.endpoint} goes on without this command, and costs {costs} until you "
                 f"run: servetune deploy delete {shlex.quote(str(folder))}"

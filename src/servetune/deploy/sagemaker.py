@@ -244,7 +244,7 @@ _COMMANDS = """\
 
 ```sh
 export SAGEMAKER_ROLE_ARN=arn:aws:iam::<account>:role/<execution role>
-servetune deploy apply BUNDLE      # asks AWS what would fail, then makes it; costs money
+servetune deploy apply BUNDLE      # says the price and asks, then makes it; costs money
 servetune deploy status BUNDLE
 servetune deploy logs BUNDLE
 servetune deploy delete BUNDLE     # the cost ends here

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -12,6 +12,10 @@ from servetune.deploy.aws.client import AwsClient, AwsError
 from servetune.deploy.aws.resources import Resource, describe, specifications, tagged_resources
 from servetune.deploy.deployment import DELETE_AFTER_TAG, OWNER_TAG
 from servetune.json_value import JsonObject
+
+#: Age from which a model or configuration without an endpoint counts: a younger one may be of an
+#: endpoint that is being made now.
+LEAST_AGE = timedelta(minutes=15)
 
 #: Endpoint states in which requests are not answered, so that deleting it interrupts nobody.
 _NOT_SERVING = frozenset({"Failed", "OutOfService", "Deleting"})
@@ -63,8 +67,8 @@ async def orphans(
 
     An endpoint is one where the time is past that its user gave (`--hours`), where it failed, or
     where it is made for components and has none; a component where its endpoint is gone or it
-    failed; a configuration or model where no endpoint uses it, also none that servetune did not
-    make; an alarm of an endpoint that is gone.
+    failed; a configuration or model older than `LEAST_AGE` where no endpoint uses it, also none
+    that servetune did not make; an alarm of an endpoint that is gone.
 
     Args:
         aws: Client of the region.
@@ -86,7 +90,7 @@ async def orphans(
             if resource.on not in uses.endpoints and resource.status != "Deleting":
                 reason = reason or f"its endpoint {resource.on} is not there"
             found += [Orphan(resource=resource, reason=reason)] if reason else []
-        elif (resource.kind, resource.name) not in uses.used:
+        elif (resource.kind, resource.name) not in uses.used and _is_old(resource, now):
             reason = f"nothing of endpoint {resource.endpoint} uses it"
             found.append(Orphan(resource=resource, reason=reason))
     found += await _alarms(aws, uses.endpoints)
@@ -95,6 +99,10 @@ async def orphans(
         for orphan in found
     ]
     return sorted(own, key=lambda orphan: (not orphan.own, -(orphan.usd_per_hour or 0.0)))
+
+
+def _is_old(resource: Resource, now: datetime) -> bool:
+    return resource.created is None or now - resource.created >= LEAST_AGE
 
 
 async def _uses(aws: AwsClient) -> _Uses:

@@ -6,6 +6,7 @@ spares most of an account's other resources the question for their tags.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from collections.abc import Callable
@@ -63,6 +64,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
         status: State, where the kind has one.
         tags: All tags.
         on: Endpoint that a component is really on.
+        created: Time at which it was made, where a listing told it.
     """
 
     kind: str
@@ -72,6 +74,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     status: str = ""
     tags: dict[str, str] = {}
     on: str = ""
+    created: dt.datetime | None = None
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,6 +240,7 @@ async def tagged_resources(
                     status=str(item.get(f"{stem}Status", "")),
                     tags=tags,
                     on=str(item.get("EndpointName", "")) if kind == "component" else "",
+                    created=item.get("CreationTime"),
                 )
             )
     return resources

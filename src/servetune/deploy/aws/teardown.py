@@ -297,14 +297,16 @@ async def _adapters_and_bases(
         str(item["InferenceComponentName"])
         for item in await listed(change.aws, "component", on_it, on_denied=denials.note)
     ]
-    if not found:
+    if "ListInferenceComponents" in denials.lines:
         kinds = ("component", "adapter")
         planned = [step.name for step in deployment.of_kind(*kinds)] if deployment else []
         begun = [entry.name for entry in change.state.state.entries if entry.kind in kinds]
-        found = [component_name(endpoint), *planned, *begun]
-    names = list(dict.fromkeys(found))
-    adapters = [name for name in names if await _is_adapter(name, denials)]
-    return adapters, [name for name in names if name not in adapters]
+        for name in dict.fromkeys((component_name(endpoint), *planned, *begun)):
+            about = await denials.describe("component", name)
+            if about.get("EndpointName", endpoint) == endpoint:  # not one of another endpoint
+                found.append(name)
+    adapters = [name for name in found if await _is_adapter(name, denials)]
+    return adapters, [name for name in found if name not in adapters]
 
 
 async def _is_adapter(name: str, denials: _Denials) -> bool:
