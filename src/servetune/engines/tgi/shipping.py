@@ -67,10 +67,8 @@ def _fill(plan: Plan, concurrency: int, version: str) -> tuple[Plan, list[str]]:
     ]
     plan = msgspec.structs.replace(plan, **changes)
     extra = {name: value for name, value in plan.extra if value is not False}
-    # Beyond this many requests TGI answers "overloaded" at once (launcher's default: 128). The
-    # trial's figures are of its own load, and of one request where it sent one at a time.
-    usual = max(128, plan.max_num_seqs or 0)
-    extra.setdefault("max_concurrent_requests", concurrency or usual)
+    # Beyond this many requests TGI answers "overloaded" at once (launcher's default: 128).
+    extra.setdefault("max_concurrent_requests", max(128, concurrency, plan.max_num_seqs or 0))
     if newest:
         for name, value in _SCHEDULER_DEFAULTS.items():
             if name != "cuda_graphs" or _captures(plan):
