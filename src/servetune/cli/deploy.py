@@ -48,6 +48,9 @@ def sagemaker(request: api.SageMakerDeployment) -> int:
     _print_rendered(rendered, f"{rendered.plan.label} for {rendered.endpoint.node.name}")
     assert rendered.folder is not None
     folder = shlex.quote(str(rendered.folder))
+    if request.form == "cloudformation":
+        echo(f"next: read {folder}/README.md, which has the commands of the stack")
+        return 0
     following = "update" if (rendered.folder / STATE_FILE).exists() else "apply"  # it stands
     echo(f"next: read {folder}/README.md, then servetune deploy {following} {folder}")
     return 0
