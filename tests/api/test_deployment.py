@@ -135,7 +135,12 @@ def test_a_bundle_is_applied_and_deleted_where_a_loop_runs_already(
 
     async def notebook() -> None:
         st.render(journal, out=bundle, endpoint_name="qwen")
-        st.apply(bundle, role_arn=role, poll_s=0, on_progress=told.append)
+        with pytest.raises(InputError, match="nobody agreed to it") as refused:
+            st.apply(bundle, role_arn=role)
+        assert "yes=True" in refused.value.hint
+        with pytest.raises(InputError, match="above --max-hourly"):
+            st.apply(bundle, role_arn=role, yes=True, max_hourly_usd=5)
+        st.apply(bundle, role_arn=role, poll_s=0, yes=True, on_progress=told.append)
         assert st.status(str(bundle)).serves
         assert st.update(bundle, role_arn=role, poll_s=0).changes == ()
         assert st.orphans() == ()

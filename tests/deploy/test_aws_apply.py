@@ -77,6 +77,18 @@ def test_components_adapters_and_scaling_follow_the_endpoint(world: World) -> No
     assert "1 of 2 copies" in world.progress_text
 
 
+@pytest.mark.parametrize("container", ["vllm", "lmi"])
+def test_a_base_is_told_to_take_adapters_while_it_runs(world: World, container: str) -> None:
+    adapter = Adapter(name="fr", artifact_url="s3://bucket/fr.tar.gz")
+    make(world, deployment(components(adapters=(adapter,)), container=container), wait=SELDOM)
+    said = world.double.control.describe_inference_component(
+        {"InferenceComponentName": f"{NAME}-fr"}
+    )
+    assert said["InferenceComponentStatus"] == "InService"
+    plain = deployment(components(), container=container).only("model").request
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in plain["PrimaryContainer"]["Environment"]
+
+
 def test_running_it_again_makes_nothing_again(world: World) -> None:
     make(world, deployment(FULL))
     world.double.calls.clear()
@@ -128,6 +140,30 @@ def test_throttled_looks_and_lost_servers_are_waited_out(world: World) -> None:
     world.double.failing["CreateEndpoint"] = 2
     make(world)
     assert world.double.control.made["Endpoint", NAME] == 1
+
+
+@pytest.mark.parametrize("lag_s", [5.0, 40.0])
+def test_what_was_just_made_and_is_not_seen_yet_is_waited_for(world: World, lag_s: float) -> None:
+    world.double.control.lag_s = lag_s
+    make(world)
+    assert set(world.double.control.made.values()) == {1}
+    said = world.double.control.describe_endpoint({"EndpointName": NAME})
+    assert said["EndpointStatus"] == "InService"
+
+
+def test_what_is_never_seen_ends_with_its_reason(world: World) -> None:
+    world.double.control.lag_s = 1e6
+    with pytest.raises(AwsError, match="CreateEndpointConfig was refused: Could not find model"):
+        make(world)
+
+
+def test_an_address_that_cannot_be_reached_is_tried_for_some_seconds(world: World) -> None:
+    world.double.close()
+    begin_s = world.clock.now_s()
+    with pytest.raises(AwsError, match="DescribeEndpoint was refused: Could not connect") as caught:
+        make(world)
+    assert "cannot be reached from here" in caught.value.hint
+    assert world.clock.now_s() - begin_s == 15.0
 
 
 def test_throttles_without_end_end_with_a_line(world: World) -> None:

@@ -127,11 +127,28 @@ def test_max_cost_stops_and_tells_how_long_the_money_lasts() -> None:
         require_go(report)
 
 
+def test_max_hourly_stops_at_the_most_instances_that_scaling_allows() -> None:
+    scaling = Scaling(minimum=1, maximum=4, requests_per_copy=50)
+    scaled = Hosting(instance_types=(G6,), scaling=scaling)
+    assert stops(scaled, budget=Budget(max_hourly_usd=23.1)) == []
+    (stop,) = stops(scaled, budget=Budget(max_hourly_usd=23.0))
+    assert "$23.01 an hour for 4 instances at most, above --max-hourly $23.00" in stop
+
+
+def test_a_reservation_is_not_charged_on_demand() -> None:
+    reserved = Hosting(instance_types=(G6,), reservation_arn=P5)
+    report = check(deployment(reserved), facts(), Budget(max_cost_usd=1), today=TODAY)
+    assert report.total_usd == 0.0
+    assert not [finding for finding in report.findings if "$" in finding.message]
+
+
 def test_an_unpriced_type_stops_unless_it_is_reserved_or_priced() -> None:
     unpriced = "ml.p5e.48xlarge"
-    assert any("no public price" in s for s in stops(facts=facts(unpriced)))
+    alone = Hosting(instance_types=(unpriced,))
+    assert any("no public price" in s for s in stops(alone, facts=facts(unpriced)))
     price = Price(usd_per_hour=40, region="", source="given", date="")
-    assert stops(facts=facts(unpriced), budget=Budget(prices={unpriced: price})) == []
+    budget = Budget(prices={unpriced: price})
+    assert stops(alone, facts=facts(unpriced), budget=budget) == []
     reserved = Hosting(instance_types=(unpriced,), reservation_arn=P5)
     assert stops(reserved, facts=facts(unpriced)) == []
 
@@ -143,6 +160,27 @@ def test_old_prices_and_those_of_other_regions_are_reported() -> None:
     assert finding.level == "note"
     assert "324 days old" in finding.message
     assert "for us-west-2, not us-east-1" in finding.message
+
+
+def test_a_gated_model_without_a_token_is_said_before_it_fails() -> None:
+    plan = Plan(model="meta-llama/Llama-3.1-8B-Instruct", tensor_parallel=4, max_model_len=4096)
+
+    def notes(*, has_token: bool = False, **more: Any) -> list[str]:
+        wanted = deployment(plan=plan, **more)
+        report = check(wanted, facts(has_token=has_token), Budget(), today=TODAY)
+        return [finding.message for finding in report.findings if finding.topic == "token"]
+
+    (note,) = notes()
+    assert "meta-llama/Llama-3.1-8B-Instruct is gated in the hub" in note
+    assert notes(has_token=True) == []
+    assert notes(model_source="s3://bucket/llama/") == []
+
+
+def test_licensed_files_of_jumpstart_stop_without_consent() -> None:
+    source = "s3://jumpstart-private-cache-prod-us-east-1/llama/v1.0.0/"
+    (stop,) = check(deployment(model_source=source), facts(), Budget(), today=TODAY).stops
+    assert "--accept-eula" in stop.hint
+    assert stops(model_source=source, accept_eula=True) == []
 
 
 # With AWS asked

@@ -165,7 +165,7 @@ def test_from_apply_to_delete_nothing_is_left(
         double=double,
     )
     assert made.returncode == 2
-    quick = ("--poll-s", "0")
+    quick = ("--poll-s", "0", "--yes")
     rendered = run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b", "--copies", "4")
     assert rendered.returncode == 0, rendered.stderr
     made = run(tmp_path, "apply", "b", *quick, double=double, SAGEMAKER_ROLE_ARN=ROLE)
@@ -189,11 +189,11 @@ def test_from_apply_to_delete_nothing_is_left(
     left = run(tmp_path, "orphans", double=double)
     assert left.returncode == 0, left.stdout
 
-    gone = run(tmp_path, "delete", "b", *quick, double=double)
+    gone = run(tmp_path, "delete", "b", "--poll-s", "0", double=double)
     assert gone.returncode == 0, gone.stderr
     assert double.control.rows == {}
     assert not (tmp_path / "b" / "state.json").exists()
-    again = run(tmp_path, "delete", ENDPOINT, *quick, double=double)
+    again = run(tmp_path, "delete", ENDPOINT, "--poll-s", "0", double=double)
     assert again.returncode == 0, again.stderr
 
 
@@ -217,7 +217,7 @@ def test_from_apply_to_delete_nothing_is_left(
         (("--instance", "ml.p5e.48xlarge"), "no public price of ml.p5e.48xlarge", "--price"),
         (("--max-cost", "10"), "above --max-cost $10.00", "last 1 h 44 min"),
         (("--scale", "many"), "'many' is no range", "1:4"),
-        (("--scale", "0:2"), "only inference components scale to zero", "--copies"),
+        (("--scale", "0:2"), "asynchronous endpoints scale to zero", "--copies"),
         (
             ("--adapter", "a=s3://bucket/a.tar.gz"),
             "adapters need an inference component",
@@ -305,10 +305,37 @@ def test_apply_in_one_go_checks_aws_first_and_stops_at_an_empty_quota(
     assert double.operations() == []
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sagemaker", "sweep.jsonl", "--plan", "--ask-aws"),
+        ("apply", "b", "--role-arn", ROLE, "--yes"),
+        ("orphans",),
+    ],
+    ids=" ".join,
+)
+def test_without_boto3_one_line_says_what_to_install(
+    sweep: Path, run: Any, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b")
+    for name in ("boto3", "botocore"):
+        (tmp_path / "without").mkdir(exist_ok=True)
+        (tmp_path / "without" / f"{name}.py").write_text(f"raise ImportError('no {name}')\n")
+    path = os.pathsep.join(filter(None, (str(tmp_path / "without"), os.environ.get("PYTHONPATH"))))
+    done = forked.run(
+        [*forked.COMMAND, "deploy", *words], cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}
+    )
+    assert done.returncode == 4, done.stderr
+    assert "boto3 is not installed" in done.stderr
+    assert "pip install 'servetune[aws]'" in done.stderr
+    assert "Warning" not in done.stderr
+    assert len([text for text in done.stderr.splitlines() if text.startswith("error: ")]) == 1
+
+
 def test_an_update_is_rendered_into_the_same_folder_and_rolled_over(
     run: Any, sweep: Path, tmp_path: Path, double: FakeAws
 ) -> None:
-    quick = ("--poll-s", "0", "--role-arn", ROLE)
+    quick = ("--poll-s", "0", "--yes", "--role-arn", ROLE)
     run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b")
     assert run(tmp_path, "apply", "b", *quick, double=double).returncode == 0
     run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b", "--routing", "random")
@@ -322,12 +349,47 @@ def test_an_update_is_rendered_into_the_same_folder_and_rolled_over(
     assert "is so already" in again.stdout
 
 
+def test_drift_is_listed_line_by_line_and_apply_changes_it_back(
+    run: Any, sweep: Path, tmp_path: Path, double: FakeAws
+) -> None:
+    run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b", "--instances", "2")
+    made = ("apply", "b", "--poll-s", "0", "--role-arn", ROLE)
+    assert run(tmp_path, *made, "--yes", double=double).returncode == 0
+    double.control.scale(ENDPOINT, 5)
+    found = run(tmp_path, "status", "b", double=double)
+    assert found.returncode == 1
+    assert f"DRIFT endpoint {ENDPOINT} has 5 instances instead of 2" in found.stdout
+    assert "servetune deploy apply changes it back" in found.stderr
+    refused = run(tmp_path, *made, double=double)
+    assert refused.returncode == 2
+    assert "is otherwise than its bundle says" in refused.stderr
+    back = run(tmp_path, *made, "--yes", double=double)
+    assert back.returncode == 0, back.stderr
+    assert "has 2 instances" in back.stderr
+    assert run(tmp_path, "status", "b", double=double).returncode == 0
+
+
+def test_a_deletion_says_what_it_could_not_look_at(
+    run: Any, sweep: Path, tmp_path: Path, double: FakeAws
+) -> None:
+    run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b", "--copies", "1", "--scale", "0:2")
+    made = ("apply", "b", "--poll-s", "0", "--yes", "--role-arn", ROLE)
+    assert run(tmp_path, *made, double=double).returncode == 0
+    double.denied = {"ListInferenceComponents", "DescribeAlarms", "DeleteAlarms"}
+    gone = run(tmp_path, "delete", "b", "--poll-s", "0", double=double)
+    assert gone.returncode == 1, gone.stderr
+    assert f"endpoint {ENDPOINT} is gone; what stood beside it may be left:" in gone.stdout
+    assert "DeleteAlarms was refused: User is not authorized" in gone.stdout
+    assert "nothing of" not in gone.stdout
+    assert double.control.rows == {}
+
+
 def test_a_token_from_the_environment_is_sent_and_never_shown(
     run: Any, sweep: Path, tmp_path: Path, double: FakeAws
 ) -> None:
     token = "plain-word-token-4711"
     run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b")
-    words = ("apply", "b", "--role-arn", ROLE, "--poll-s", "0")
+    words = ("apply", "b", "--role-arn", ROLE, "--poll-s", "0", "--yes")
     double.control.unhealthy = {token}  # it is in the model, and the container fails for it
     done = run(tmp_path, *words, "--hf-token-from-env", double=double, HF_TOKEN=token)
     assert done.returncode == 4
@@ -350,7 +412,7 @@ def test_ctrl_c_ends_between_two_requests_and_leaves_a_state_to_go_on_from(
     run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b")
     process = forked.Process(
         [*forked.COMMAND, "deploy", "apply", "b", "--role-arn", ROLE,
-         "--poll-s", "0.01"],
+         "--poll-s", "0.01", "--yes"],
         cwd=tmp_path, env=os.environ | fake.environ, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -366,24 +428,154 @@ def test_ctrl_c_ends_between_two_requests_and_leaves_a_state_to_go_on_from(
         process.wait()
         process.stderr.close()
         fake.close()
+    assert f"{ENDPOINT} goes on without this command, and costs $5.75 an hour" in rest
+    assert "servetune deploy delete b" in rest
     assert "interrupted" in rest
     assert "Traceback" not in rest
     held = json.loads((tmp_path / "b" / "state.json").read_text())
     assert [entry["kind"] for entry in held["entries"]] == ["model", "endpoint-config", "endpoint"]
 
 
-def test_orphans_are_listed_with_their_cost_and_deleted_on_demand(
+def test_an_endpoint_in_service_is_no_orphan_unless_it_was_asked_to_end_and_goes_by_its_name(
     run: Any, sweep: Path, tmp_path: Path, double: FakeAws
 ) -> None:
+    made = ("apply", "b", "--poll-s", "0", "--yes", "--role-arn", ROLE)
     run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b", "--hours", "0.000001")
-    run(tmp_path, "apply", "b", "--poll-s", "0", "--role-arn", ROLE, double=double)
-    found = run(tmp_path, "orphans", double=double)
+    assert run(tmp_path, *made, double=double).returncode == 0
+    kept = run(tmp_path, "orphans", "--delete", double=double)
+    assert kept.returncode == 0, kept.stdout
+    assert "nothing of servetune's is left over" in kept.stdout
+
+    asked = run(tmp_path, *made, "--hours", "0.000001", double=double)
+    assert "shall end at" in asked.stderr
+    found = run(tmp_path, "orphans", "--delete", "--poll-s", "0", double=double)
     assert found.returncode == 1
-    assert "meant to go at" in found.stdout
-    assert "$5.75 an hour" in found.stdout
-    done = run(tmp_path, "orphans", "--delete", "--poll-s", "0", double=double)
+    assert "was asked to end at" in found.stdout
+    assert "$5.75 an hour; in service" in found.stdout
+    assert "--delete --name NAME" in found.stderr
+    assert ("Endpoint", ENDPOINT) in double.control.rows
+
+    wrong = run(tmp_path, "orphans", "--delete", "--name", "other", double=double)
+    assert wrong.returncode == 2
+    assert "'other' is none of the 1 orphans" in wrong.stderr
+    named = ("orphans", "--delete", "--poll-s", "0", "--name", ENDPOINT)
+    done = run(tmp_path, *named, double=double)
     assert done.returncode == 0, done.stderr
     assert double.control.rows == {}
+
+
+def test_what_others_made_stands_apart_and_is_not_deleted(
+    run: Any, sweep: Path, tmp_path: Path, double: FakeAws
+) -> None:
+    run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b")
+    double.control.no_capacity = {"ml.g6.12xlarge"}
+    made = ("apply", "b", "--poll-s", "0", "--yes", "--role-arn", ROLE)
+    assert run(tmp_path, *made, double=double).returncode == 4
+    double.caller = double.caller.replace("alice", "bob")
+    found = run(tmp_path, "orphans", "--delete", double=double)
+    assert found.returncode == 1
+    assert found.stdout.startswith("made by others")
+    assert "it failed; " in found.stdout
+    assert "assumed-role/Developer/alice" in found.stdout
+    assert double.operations()[-1].startswith("Create")
+    double.caller = double.caller.replace("bob", "alice")
+    done = run(tmp_path, "orphans", "--delete", "--poll-s", "0", double=double)
+    assert done.returncode == 0, done.stdout
+    assert double.control.rows == {}
+
+
+def test_nothing_is_made_before_somebody_agreed_to_the_cost(
+    run: Any, sweep: Path, tmp_path: Path, double: FakeAws
+) -> None:
+    words = ("sagemaker", "sweep.jsonl", "--out", "b", "--instances", "8")
+    assert run(tmp_path, *words).returncode == 0
+    for made in (("apply", "b"), (*words, "--apply")):
+        refused = run(tmp_path, *made, "--role-arn", ROLE, double=double)
+        assert refused.returncode == 2
+        assert "$46.02 an hour, $1,104.38 a day: 8 x ml.g6.12xlarge" in refused.stderr
+        assert "nobody agreed to it" in refused.stderr
+        assert "--yes" in refused.stderr
+    limited = run(tmp_path, "apply", "b", "--yes", "--max-hourly", "46", "--role-arn", ROLE,
+                  double=double)  # fmt: skip
+    assert limited.returncode == 2
+    assert "$46.02 an hour for 8 instances at most, above --max-hourly $46.00" in limited.stderr
+    day = run(tmp_path, "apply", "b", "--yes", "--max-cost", "1000", "--role-arn", ROLE,
+              double=double)  # fmt: skip
+    assert "$1,104.38 for 24 h, above --max-cost $1,000.00" in day.stderr
+    assert double.operations() == []
+    double.services.prices["ml.g6.12xlarge"] = 5.0  # that of today
+    made = run(tmp_path, "apply", "b", "--yes", "--max-hourly", "40", "--role-arn", ROLE,
+               "--poll-s", "0", double=double)  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    assert "$40.00 an hour, $960.00 a day: 8 x ml.g6.12xlarge" in made.stderr
+    again = run(tmp_path, "apply", "b", "--role-arn", ROLE, "--poll-s", "0", double=double)
+    assert again.returncode == 0, again.stderr  # it stands: nothing more is spent
+
+
+@pytest.mark.parametrize(("answer", "status"), [("n", 2), ("y", 0)])
+def test_whoever_sits_at_a_terminal_is_asked(
+    run: Any, sweep: Path, tmp_path: Path, double: FakeAws, answer: str, status: int
+) -> None:
+    run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b")
+    master, terminal = os.openpty()
+    process = forked.Process(
+        [*forked.COMMAND, "deploy", "apply", "b", "--role-arn", ROLE, "--poll-s", "0"],
+        cwd=tmp_path, env=os.environ | double.environ, stdin=terminal, stderr=terminal,
+    )  # fmt: skip
+    os.close(terminal)
+    shown = ""
+    try:
+        while True:
+            try:
+                part = os.read(master, 65536).decode()
+            except OSError:  # its end, for a terminal
+                break
+            shown += part
+            if "Make it? [y/N]" in part:
+                os.write(master, f"{answer}\n".encode())
+        assert process.wait(timeout=60) == status, shown
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+    assert shown.index("$138.05 a day: 1 x ml.g6.12xlarge") < shown.index("Make it?")
+    assert (("Endpoint", ENDPOINT) in double.control.rows) == (answer == "y")
+
+
+def test_a_stack_is_rendered_beside_the_requests(run: Any, sweep: Path, tmp_path: Path) -> None:
+    words = ("sagemaker", "sweep.jsonl", "--out", "b", "--as", "cloudformation")
+    assert run(tmp_path, *words).returncode == 0
+    held = json.loads((tmp_path / "b" / "template.json").read_text())
+    assert {each["Type"] for each in held["Resources"].values()} == {
+        "AWS::SageMaker::Model", "AWS::SageMaker::EndpointConfig", "AWS::SageMaker::Endpoint",
+    }  # fmt: skip
+    readme = (tmp_path / "b" / "README.md").read_text()
+    assert "cloudformation deploy --stack-name" in readme
+    refused = run(tmp_path, *words, "--apply", "--role-arn", ROLE)
+    assert refused.returncode == 2
+    assert "leaves it to CloudFormation" in refused.stderr
+    assert run(tmp_path, *words[:-2]).returncode == 0
+    assert not (tmp_path / "b" / "template.json").exists()
+
+
+def test_a_jumpstart_model_is_looked_up_with_its_licence(
+    run: Any, sweep: Path, tmp_path: Path, double: FakeAws
+) -> None:
+    uri = "s3://jumpstart-private-cache-prod-us-east-1/llama/v1.0.0/"
+    double.control.hub = {
+        "llama": {"HostingPrepackedArtifactUri": uri, "HostingEulaUri": "s3://jumpstart/eula.txt"}
+    }
+    words = ("sagemaker", "sweep.jsonl", "--out", "b", "--model-source", "jumpstart:llama")
+    refused = run(tmp_path, *words, double=double)
+    assert refused.returncode == 2
+    assert "has a licence that you must accept" in refused.stderr
+    done = run(tmp_path, *words, "--accept-eula", double=double)
+    assert done.returncode == 0, done.stderr
+    model = json.loads((tmp_path / "b" / "model.json").read_text())
+    source = model["PrimaryContainer"]["ModelDataSource"]["S3DataSource"]
+    assert source["S3Uri"] == uri
+    assert source["ModelAccessConfig"] == {"AcceptEula": True}
+    assert double.operations() == []
 
 
 def test_a_bundle_says_what_to_ask_and_against_which_trial(

@@ -248,11 +248,37 @@ def test_metrics_are_renamed_and_their_units_known():
 # workloads
 
 
+#: shared/spec/workloads.md: input tokens, output tokens.
+PUBLISHED = {
+    "multi_turn_chat": (550, 150),
+    "rag_document_qa": (2048, 256),
+    "agent_tool_calling": (800, 100),
+    "long_context_scaling": (8192, 512),
+    "production_traffic_mix": (1024, 200),
+    "shared_system_prompt": (300, 150),
+    "default": (550, 150),
+}
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_job_asks_for_the_published_lengths_of_every_named_workload(name):
+    input_tokens, output_tokens = PUBLISHED[name]
+    load, _ = job_parameters(preset(name), model=MODEL, concurrencies=[8])
+    assert load.prompt_input_tokens_mean == pytest.approx(input_tokens, rel=0.01)
+    assert load.output_tokens_mean == pytest.approx(output_tokens, rel=0.01)
+
+
+def test_prompts_of_a_conversation_spread_as_its_turns_do():
+    """130, 410, 690 and 970 tokens: a deviation of 313, and those of the laws."""
+    load, notes = job_parameters(preset("multi_turn_chat"), model=MODEL, concurrencies=[8])
+    assert load.prompt_input_tokens_stddev == pytest.approx(313, rel=0.03)
+    assert "no conversations (each turn is a prompt of its own)" in notes[0]
+
+
 @pytest.mark.parametrize("name", preset_names())
 def test_every_named_workload_can_be_said(name):
     load, notes = job_parameters(preset(name), model=MODEL, concurrencies=[8])
     parameters = job(parameters=load).spec()["parameters"]
-    assert parameters["prompt_input_tokens_mean"] > 0
     assert parameters["concurrency"] == 8
     known = {
         "prompt_input_tokens_mean", "prompt_input_tokens_stddev", "output_tokens_mean",
@@ -378,6 +404,9 @@ def test_the_command_runs_a_job_and_writes_a_journal(aws, servetune, environment
     assert [record.results["max_concurrency"] for record in records] == [1, 4]
     status = servetune("bench", *WORDS, "--status", env=environment)
     assert status.stdout.split()[1] == "Completed"
+    assert "concurrency 4: output 400" in status.stdout  # the figures, without another wait
+    figures = servetune("bench", *WORDS, "--status", "--json", env=environment)
+    assert [each["results"]["max_concurrency"] for each in json.loads(figures.stdout)] == [1, 4]
     again = servetune("bench", *WORDS, "--json", env=environment)
     assert len(json.loads(again.stdout)) == 2
     assert len(aws.jobs.jobs) == 1
@@ -386,6 +415,18 @@ def test_the_command_runs_a_job_and_writes_a_journal(aws, servetune, environment
     gone = servetune("bench", *WORDS, "--status", env=environment)
     assert gone.returncode == 3
     assert "there is no job" in gone.stderr
+
+
+def test_a_bucket_that_is_not_there_is_said_before_the_job_is_paid_for(aws, servetune, environment):
+    ran = servetune("bench", *WORDS, "--output-s3", "s3://elsewhere/bench", env=environment)
+    assert ran.returncode == 3
+    assert "there is no bucket 'elsewhere'" in ran.stderr
+    assert "aws s3 mb" in ran.stderr
+    assert aws.jobs.jobs == {}
+    aws.allowed["HeadBucket"] = 0
+    ran = servetune("bench", *WORDS, env=environment)
+    assert ran.returncode == 0, ran.stderr
+    assert "may not be looked at" in ran.stderr
 
 
 def test_ctrl_c_leaves_the_job_and_the_same_command_finds_it(aws, servetune, environment, tmp_path):

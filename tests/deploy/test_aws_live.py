@@ -19,7 +19,7 @@ from servetune.deploy.aws import AwsClient, StateFile, apply, check_live, delete
 from servetune.deploy.aws.account import price_today, quotas
 from servetune.deploy.aws.hosted_container import hosted, hosted_plan
 from servetune.deploy.aws.resources import Change
-from servetune.deploy.deployment import deployment_of
+from servetune.deploy.deployment import deployment_of, with_tags
 from servetune.hardware import instance
 from servetune.plan import Plan
 
@@ -36,11 +36,11 @@ def aws():
     return AwsClient(REGION, clock=MonotonicClock())
 
 
-def small(delete_after=None):
+def small():
     plan = Plan(model="Qwen/Qwen3-0.6B", max_model_len=2048, max_num_seqs=8, dtype="float16")
     options = EndpointOptions(
         nodes=(instance(T4, service="sagemaker"),), region=REGION,
-        endpoint_name="servetune-live-test", role_arn=ROLE, delete_after=delete_after,
+        endpoint_name="servetune-live-test", role_arn=ROLE,
     )  # fmt: skip
     return deployment_of(endpoint_of(plan, options))
 
@@ -70,7 +70,7 @@ def test_what_is_not_there_is_reported_as_such_by_the_real_services(aws):
 @pytest.mark.skipif(not os.environ.get("SERVETUNE_AWS_SPEND"), reason="it costs money")
 def test_an_endpoint_is_made_asked_and_deleted(aws, servetune):
     now = dt.datetime.now(dt.UTC)
-    wanted = small(delete_after=(now + dt.timedelta(hours=1)).isoformat())
+    wanted = with_tags(small(), delete_after=(now + dt.timedelta(hours=1)).isoformat())
     try:
         asyncio.run(apply(wanted, Change(aws=aws, state=StateFile(None), on_progress=print)))
         found = asyncio.run(hosted(aws, wanted.endpoint))

@@ -10,7 +10,7 @@ from doubles.server import Crash
 
 from servetune.deploy.aws import LogGroups, StateFile, apply, delete, logs, orphans, status, update
 from servetune.deploy.aws.teardown import delete_resource
-from servetune.deploy.deployment import Deployment, deployment_of, read_deployment, with_role
+from servetune.deploy.deployment import Deployment, read_deployment, with_tags
 from servetune.deploy.hosting import Adapter, Hosting, Scaling
 from servetune.errors import DeployError
 from servetune.plan import Plan
@@ -28,14 +28,8 @@ def make(world: World, wanted: Deployment) -> None:
 
 
 def remove(world: World, wanted: Deployment | None = None, **crash: Any) -> list[str]:
-    gone: list[str] = world.run(
-        delete(
-            NAME,
-            change_in(world, **crash),
-            deployment=wanted,
-        )
-    )
-    return gone
+    gone = world.run(delete(NAME, change_in(world, **crash), deployment=wanted))
+    return list(gone.deleted)
 
 
 def change(world: World, wanted: Deployment, **crash: Any) -> list[str]:
@@ -107,6 +101,54 @@ def test_a_thing_that_rests_and_refuses_all_the_same_is_asked_again(world: World
     assert world.left() == []
 
 
+@pytest.mark.parametrize("by_name", [True, False], ids=["by name", "by bundle"])
+@pytest.mark.parametrize(
+    "denied",
+    [
+        "DescribeScalingPolicies", "DeregisterScalableTarget", "DescribeAlarms", "DeleteAlarms",
+        "ListInferenceComponents", "ListModels", "ListEndpointConfigs", "ListTags",
+        "DescribeInferenceComponent", "DescribeEndpointConfig", "DeleteModel",
+    ],
+)  # fmt: skip
+def test_who_lacks_a_permission_beside_it_still_ends_what_costs(
+    world: World, denied: str, by_name: bool
+) -> None:
+    wanted = deployment(components(scaling=Scaling(minimum=0, maximum=4, requests_per_copy=9)))
+    make(world, wanted)
+    world.double.denied = {denied}
+    gone = world.run(delete(NAME, change_in(world), deployment=None if by_name else wanted))
+    kinds = {kind for kind, _ in world.left()}
+    assert not kinds & {"Endpoint", "InferenceComponent"}
+    if denied == "DescribeScalingPolicies":  # it is not asked for
+        assert gone.unseen == ()
+        assert kinds == set()
+    else:
+        assert [line for line in gone.unseen if denied in line]
+        assert f"{denied} was refused" in world.progress_text
+
+
+def test_a_component_of_another_endpoint_is_never_taken_for_ours(world: World) -> None:
+    """Its name is the one that ours would have."""
+    make(world, deployment())
+    world.double.control.stand("theirs", f"{NAME}-base")
+    for denied in (set(), {"ListInferenceComponents"}):
+        world.double.denied = denied
+        world.run(delete(NAME, change_in(world), deployment=deployment(components())))
+        assert ("InferenceComponent", f"{NAME}-base") in world.double.control.rows
+        make(world, deployment())
+
+
+def test_components_that_others_put_on_the_endpoint_do_not_keep_it(world: World) -> None:
+    make(world, deployment(components()))
+    world.double.control.put(
+        "InferenceComponent",
+        {"InferenceComponentName": "theirs", "EndpointName": NAME, "Specification": {}},
+        copies=1, had=1,
+    )  # fmt: skip
+    assert "component theirs" in remove(world)
+    assert world.left() == []
+
+
 def test_a_refusal_that_never_ends_is_reported(world: World) -> None:
     make(world, deployment())
     world.double.busy["DeleteEndpoint"] = 10**6
@@ -121,121 +163,6 @@ def test_a_strangers_endpoint_of_the_same_name_is_not_touched(world: World) -> N
     with pytest.raises(DeployError, match="was not made by servetune"):
         remove(world)
     assert ("Endpoint", NAME) in world.double.control.rows
-
-
-# Update
-
-
-def test_instances_are_rolled_over_and_the_old_settings_go(world: World) -> None:
-    make(world, deployment(Hosting(instance_types=(G6,), instance_count=4)))
-    wanted = deployment(Hosting(instance_types=(G6,), instance_count=4), plan=OTHER)
-    done = change(world, wanted)
-    assert f"endpoint {NAME} runs {wanted.only('endpoint-config').name}" in done
-    sent = next(asked for _, name, asked in world.double.calls if name == "UpdateEndpoint")
-    batch = sent["DeploymentConfig"]["RollingUpdatePolicy"]["MaximumBatchSize"]
-    assert batch == {"Type": "INSTANCE_COUNT", "Value": 2}
-    assert {name for _, name in world.double.control.rows} == {
-        NAME, wanted.only("model").name, wanted.only("endpoint-config").name,
-    }  # fmt: skip
-    assert change(world, wanted) == []
-
-
-def test_a_component_is_rolled_over_copy_by_copy_and_grows(world: World) -> None:
-    make(world, deployment(components()))
-    wanted = deployment(components(copies=4, instance_count=2), plan=OTHER)
-    done = change(world, wanted)
-    row = world.double.control.rows["InferenceComponent", "qwen-base"]
-    assert row["request"]["Specification"]["ModelName"] == wanted.only("model").name
-    assert row["copies"] == 4
-    assert "component qwen-base has 4 copies" in done
-    assert any("deleted model" in line for line in done)
-
-
-def test_what_an_endpoint_shall_have_no_more_goes_and_other_files_come(world: World) -> None:
-    def hosting(scaling: Scaling | None, **adapters: str) -> Hosting:
-        made = tuple(
-            Adapter(name=name, artifact_url=f"s3://bucket/{place}.tar.gz")
-            for name, place in adapters.items()
-        )
-        return components(adapters=made, scaling=scaling)
-
-    zero = Scaling(minimum=0, maximum=4, requests_per_copy=50)
-    make(world, deployment(hosting(zero, fr="fr", de="de")))
-    assert len(world.double.services.policies) == 2
-
-    one = Scaling(minimum=1, maximum=4, requests_per_copy=50)
-    done = change(world, deployment(hosting(one, fr="fr2")))
-    assert f"adapter {NAME}-fr is s3://bucket/fr2.tar.gz" in done
-    assert f"deleted adapter {NAME}-de" in done
-    assert f"deleted scaling-policy {NAME}-from-zero" in done
-    row = world.double.control.rows["InferenceComponent", f"{NAME}-fr"]["request"]
-    assert row["Specification"]["Container"]["ArtifactUrl"] == "s3://bucket/fr2.tar.gz"
-    assert ("InferenceComponent", f"{NAME}-de") not in world.double.control.rows
-    assert list(world.double.services.policies) == [f"{NAME}-requests-in-flight"]
-    assert world.double.services.alarms == {}
-
-    done = change(world, deployment(hosting(None, fr="fr2")))
-    assert f"deleted scalable-target inference-component/{NAME}-base" in done
-    assert world.double.services.targets == {}
-    assert change(world, deployment(hosting(None, fr="fr2"))) == []
-
-
-def test_who_may_not_ask_about_scaling_may_still_update(world: World) -> None:
-    make(world, deployment())
-    world.double.denied = {"DescribeScalingPolicies"}
-    wanted = deployment(plan=OTHER)
-    assert f"endpoint {NAME} runs {wanted.only('endpoint-config').name}" in change(world, wanted)
-    assert "its autoscaling cannot be read" in world.progress_text
-
-
-def test_an_adapter_with_other_files_is_not_taken_for_the_wanted_one(world: World) -> None:
-    def wanted(place: str) -> Deployment:
-        adapter = Adapter(name="fr", artifact_url=f"s3://bucket/{place}.tar.gz")
-        return deployment(components(adapters=(adapter,)))
-
-    make(world, wanted("old"))
-    with pytest.raises(DeployError, match=r"other settings \(files s3://bucket/old.tar.gz\)"):
-        make(world, wanted("new"))
-
-
-def test_new_settings_that_do_not_answer_are_rolled_back_and_the_old_serve_on(
-    world: World,
-) -> None:
-    before = deployment()
-    make(world, before)
-    world.double.control.unhealthy = {"'64'"}
-    wanted = deployment(plan=OTHER)
-    with pytest.raises(DeployError, match="rolled back") as caught:
-        change(world, wanted)
-    assert "the old settings serve on" in caught.value.hint
-    said = world.double.control.describe_endpoint({"EndpointName": NAME})
-    assert said["EndpointStatus"] == "InService"
-    assert said["EndpointConfigName"] == before.only("endpoint-config").name
-    assert ("Model", before.only("model").name) in world.double.control.rows
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("crash_at", range(5))
-def test_an_update_that_died_anywhere_goes_on(world: World, crash_at: int, when: str) -> None:
-    make(world, deployment())
-    wanted = deployment(plan=OTHER)
-    with pytest.raises(Crash):
-        change(world, wanted, crash_at=crash_at, when=when)
-    change(world, wanted)
-    assert len(world.double.control.rows) == 3
-    said = world.double.control.describe_endpoint({"EndpointName": NAME})
-    assert said["EndpointConfigName"] == wanted.only("endpoint-config").name
-
-
-def test_an_endpoint_cannot_change_its_kind(world: World) -> None:
-    make(world, deployment())
-    with pytest.raises(DeployError, match="made without inference components"):
-        change(world, deployment(components()))
-
-
-def test_there_must_be_something_to_update(world: World) -> None:
-    with pytest.raises(DeployError, match="no endpoint 'qwen'"):
-        change(world, deployment())
 
 
 # Status and logs
@@ -299,17 +226,46 @@ def test_what_a_crash_left_is_found(world: World, crash_at: int) -> None:
     assert ("model", f"nothing of endpoint {NAME} uses it", 0.0) in found
 
 
-def test_an_endpoint_past_its_time_is_reported_with_its_cost(world: World) -> None:
-    from aws_kit import ROLE, endpoint
-
+def test_an_endpoint_past_the_time_that_its_user_gave_is_reported_with_its_cost(
+    world: World,
+) -> None:
     hosting = Hosting(instance_types=(G6,), instance_count=2)
-    tagged = deployment_of(endpoint(hosting, delete_after="2026-11-21T11:00:00+00:00"))
-    make(world, with_role(tagged, ROLE))
+    make(world, with_tags(deployment(hosting), delete_after="2026-11-21T11:00:00+00:00"))
     assert left_over(world, NOW - dt.timedelta(hours=2)) == []
-    (found,) = left_over(world)
-    assert found[0] == "endpoint"
-    assert "meant to go" in found[1]
-    assert found[2] == pytest.approx(2 * 5.752)
+    (found,) = world.run(orphans(world.aws(), now=NOW, prices={G6: 5.752}))
+    assert found.resource.kind == "endpoint"
+    assert "was asked to end" in found.reason
+    assert found.usd_per_hour == pytest.approx(2 * 5.752)
+    assert found.in_service
+    # Its user stays longer, and what was rendered by earlier versions has no end any more.
+    make(world, with_tags(deployment(hosting), delete_after="2026-11-21T13:00:00+00:00"))
+    assert left_over(world) == []
+
+
+def test_what_the_endpoint_of_somebody_else_uses_is_no_orphan(world: World) -> None:
+    wanted = deployment()
+    with pytest.raises(Crash):  # model and configuration are there, the endpoint never came
+        world.run(apply(wanted, change_in(world, crash_at=2)))
+    assert len(left_over(world)) == 2
+    world.double.clients()("sagemaker").create_endpoint(
+        EndpointName="theirs", EndpointConfigName=wanted.only("endpoint-config").name
+    )
+    assert left_over(world) == []
+
+
+def test_what_somebody_makes_just_now_is_no_orphan(world: World) -> None:
+    with pytest.raises(Crash):
+        world.run(apply(deployment(), change_in(world, crash_at=2)))
+    made = dt.datetime.fromtimestamp(world.clock.now_s(), dt.UTC)
+    assert left_over(world, made + dt.timedelta(minutes=10)) == []
+    assert len(left_over(world, made + dt.timedelta(minutes=20))) == 2
+
+
+def test_reserved_instances_cost_nothing_on_demand(world: World) -> None:
+    plan = "arn:aws:sagemaker:us-east-1:123456789012:training-plan/plan"
+    reserved = Hosting(instance_types=(G6,), reservation_arn=plan)
+    make(world, with_tags(deployment(reserved), delete_after="2026-11-21T11:00:00+00:00"))
+    assert [cost for _, _, cost in left_over(world)] == [0.0]
 
 
 def test_an_alarm_of_an_endpoint_that_is_gone_is_found_and_deleted(world: World) -> None:

@@ -267,6 +267,15 @@ def test_tgi_gets_its_launchers_variables_under_sagemakers_names() -> None:
     assert any("prompts above 4096 are refused" in note for note in notes)
 
 
+@pytest.mark.parametrize(("concurrency", "limit"), [(1, "1"), (64, "64"), (0, "128")])
+def test_tgi_takes_as_many_requests_as_the_trial_sent(concurrency: int, limit: str) -> None:
+    """A trial with one request at a time measured a server that nobody waits for."""
+    told, _ = container_named("tgi").fill(
+        plan_for("tgi", max_num_seqs=32), L4, concurrency, "3.3.6"
+    )
+    assert rendered("tgi", told, concurrency=concurrency)["MAX_CONCURRENT_REQUESTS"] == limit
+
+
 def test_tgi_before_3_is_told_nothing_of_chunks_and_says_so() -> None:
     chosen = plan_for("tgi", chunked_prefill=True, max_num_batched_tokens=512, max_model_len=2048)
     told, notes = container_named("tgi").fill(chosen, L4, 0, "2.4.0")

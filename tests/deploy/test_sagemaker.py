@@ -124,11 +124,15 @@ def test_bundles_are_as_recorded(case: str) -> None:
     """Set SERVETUNE_WRITE_GOLDEN=1 to record them anew, and read the difference."""
     bundle = render(**CASES[case])
     folder = GOLDEN / case
+    # Policies are enforced in tests/deploy/test_policies.py, which says more than their text.
+    names = [name for name in bundle.names if not name.endswith(("-policy.json", "-trust.json"))]
     if os.environ.get("SERVETUNE_WRITE_GOLDEN"):
         folder.mkdir(parents=True, exist_ok=True)
-        for name in bundle.names:
+        for name in names:
             (folder / name).write_text(bundle.text(name), "utf-8")
-    assert dict(bundle.files) == {name: (folder / name).read_text("utf-8") for name in bundle.names}
+    assert {name: bundle.text(name) for name in names} == {
+        name: (folder / name).read_text("utf-8") for name in names
+    }
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -266,6 +270,15 @@ def test_the_price_has_source_date_and_a_cost_per_million_tokens() -> None:
         1.08618, 1e-4
     )
     assert "eu-west-1 may differ" in render(region="eu-west-1").text("README.md")
+
+
+def test_an_engine_whose_version_is_not_known_warns_of_the_newest_image() -> None:
+    measured = Evidence(results={"output_throughput": 1.0}, concurrency=8)
+    (warning,) = [text for text in render(evidence=measured).warnings if "version" in text]
+    assert "does not say which version of vllm" in warning
+    assert "--image-tag" in warning
+    named = render(evidence=measured, image_tag="0.36.0-lmi28.0.0-cu130")
+    assert not [text for text in named.warnings if "which version" in text]
 
 
 def test_an_unpriced_type_gets_no_made_up_cost() -> None:

@@ -263,18 +263,27 @@ def test_the_job_satisfies_the_services_model_with_the_longest_names() -> None:
 
 
 def test_what_the_job_runs_leaves_the_model_and_its_original_id(tmp_path: Path) -> None:
-    """The job's own code, with a hub that writes two files."""
+    """The job's own code, with a hub that has weights in three forms."""
     (tmp_path / "huggingface_hub.py").write_text(
-        "import os\n"
-        "def snapshot_download(model, *, revision, local_dir, token):\n"
+        "import fnmatch, os\n"
+        "FILES = ('config.json', 'sub/w.safetensors', 'pytorch_model.bin', 'consolidated.pth',\n"
+        "         'original/consolidated.00.pth', 'figure.png')\n"
+        "class HfApi:\n"
+        "    def __init__(self, token):\n"
+        "        assert token is None\n"
+        "    def list_repo_files(self, model, revision):\n"
+        "        assert (model, revision) == ('org/tiny', 'v2')\n"
+        "        return FILES\n"
+        "def snapshot_download(model, *, revision, local_dir, token, ignore_patterns):\n"
         "    assert (model, revision, token) == ('org/tiny', 'v2', None)\n"
-        "    os.makedirs(local_dir + '/.cache/huggingface')\n"
-        "    os.makedirs(local_dir + '/sub')\n"
-        "    for name in ('.cache/huggingface/x', 'config.json', 'sub/w.safetensors'):\n"
-        "        open(local_dir + '/' + name, 'w').write('12345')\n"
+        "    for name in ('.cache/huggingface/x', *FILES):\n"
+        "        if not any(fnmatch.fnmatch(name, each) for each in ignore_patterns):\n"
+        "            os.makedirs(os.path.dirname(local_dir + '/' + name), exist_ok=True)\n"
+        "            open(local_dir + '/' + name, 'w').write('12345')\n"
     )
-    source = HubModel(model="org/tiny", weights_bytes=1e9, revision="v2")
+    source = HubModel(model="org/tiny", weights_bytes=1e9, revision="v2", exclude=("*.png",))
     job = download_job(source, WHERE, region="us-east-1", role_arn=ROLE)
+    assert problems("CreateProcessingJob", job) == []
     _, *words = job["AppSpecification"]["ContainerEntrypoint"]
     out = tmp_path / "out"
     out.mkdir()

@@ -46,20 +46,43 @@ async def test_from_a_sweep_to_an_answering_endpoint_and_back_to_nothing(
         for line in (tmp_path / "q.jsonl").read_text().splitlines()
         if json.loads(line)["config"]["server_args"]["tensor_parallel_size"] == 1
     )
-    made = servetune(
+    render = (
         "deploy", "sagemaker", "q.json", "--key", chosen, "--out", "b", "--copies", "4",
-        "--scale", "1:8", env=environ,
+        "--scale", "1:8",
     )  # fmt: skip
+    planned = servetune(*render[:5], "--plan", *render[7:], "--max-hourly", "12")
+    assert planned.returncode == 0, planned.stdout
+    made = servetune(*render, env=environ)
     assert made.returncode == 0, made.stderr
-    applied = servetune("deploy", "apply", "b", "--poll-s", "0", env=environ)
+    applied = servetune("deploy", "apply", "b", "--yes", "--poll-s", "0", env=environ)
     assert applied.returncode == 0, applied.stderr
     assert "Creating" in applied.stderr
 
     await _ask_it(double)
 
-    again = servetune("deploy", "apply", "b", "--poll-s", "0", env=environ)
+    again = servetune("deploy", "apply", "b", "--yes", "--poll-s", "0", env=environ)
     assert again.returncode == 0, again.stderr
     assert set(double.control.made.values()) == {1}
+
+    # Somebody changes the scaling by hand, and autoscaling makes copies.
+    (target,) = double.services.targets.values()
+    target["MaxCapacity"] = 80
+    base = double.control.rows["InferenceComponent", f"{ENDPOINT}-base"]
+    base |= {"copies": 7, "had": 7}
+    drifted = servetune("deploy", "status", "b", env=environ)
+    assert drifted.returncode == 1
+    assert [line for line in drifted.stdout.splitlines() if line.startswith("DRIFT")] == [
+        f"DRIFT scalable-target inference-component/{ENDPOINT}-base MaxCapacity is 80 instead of 8"
+    ]
+    back = servetune("deploy", "apply", "b", "--yes", "--poll-s", "0", env=environ)
+    assert back.returncode == 0, back.stderr
+    assert servetune("deploy", "status", "b", env=environ).returncode == 0
+    assert servetune(*render, "--routing", "random", env=environ).returncode == 0
+    updated = servetune("deploy", "update", "b", "--yes", "--poll-s", "0", env=environ)
+    assert updated.returncode == 0, updated.stderr
+    assert base["copies"] == 7
+    assert servetune("deploy", "orphans", env=environ).returncode == 0
+
     gone = servetune("deploy", "delete", "b", "--poll-s", "0", env=environ)
     assert gone.returncode == 0, gone.stderr
     assert double.control.rows == double.services.targets == double.services.policies == {}

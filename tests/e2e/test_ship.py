@@ -61,7 +61,7 @@ def tuned(shell):
 
 def deployed(shell, *more):
     return shell(
-        "deploy", "sagemaker", "q.json", "--out", "b", "--apply", "--poll-s", "0", *more,
+        "deploy", "sagemaker", "q.json", "--out", "b", "--apply", "--yes", "--poll-s", "0", *more,
     )  # fmt: skip
 
 
@@ -195,7 +195,17 @@ def test_what_was_simulated_for_another_engine_is_shipped_and_proved_as_that_eng
         "--requests", str(REQUESTS), "--input-len", "128", "--output-len", str(OUTPUT_TOKENS),
         "--out", "s",
     )  # fmt: skip
-    shell("deploy", "sagemaker", "s/simulated.jsonl", "--out", "b", "--apply", "--poll-s", "0")
+    shell(
+        "deploy",
+        "sagemaker",
+        "s/simulated.jsonl",
+        "--out",
+        "b",
+        "--apply",
+        "--yes",
+        "--poll-s",
+        "0",
+    )
     prove = ("bench", "--against", "b", *TOLERANCE, "--quiet", "--out")
     container = fleet.start(ENDPOINT)
     proved = shell(*prove, "proof", code=None)
@@ -279,7 +289,7 @@ def test_quota_no_capacity_and_a_sick_container_end_with_a_line_and_the_next_run
 
 
 def _deploy():
-    return ("deploy", "sagemaker", "q.json", "--out", "b", "--apply", "--poll-s", "0")
+    return ("deploy", "sagemaker", "q.json", "--out", "b", "--apply", "--yes", "--poll-s", "0")
 
 
 JOB = (

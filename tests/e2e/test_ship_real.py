@@ -48,7 +48,7 @@ def test_what_vllm_did_here_is_what_it_does_there_unless_a_setting_is_lost(
     )  # fmt: skip
     shell("stage", model, WHERE)
     shell(
-        "deploy", "sagemaker", "q.json", "--out", "b", "--apply", "--poll-s", "0",
+        "deploy", "sagemaker", "q.json", "--out", "b", "--apply", "--yes", "--poll-s", "0",
         "--container", "vllm", "--instance", "ml.g5.xlarge", "--model-source", WHERE,
         "--endpoint-name", ENDPOINT,
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +14,12 @@ from servetune.api.endpoints import make_endpoint
 from servetune.api.notes import note
 from servetune.api.request import Request, request_of
 from servetune.api.shared_options import GoalOptions
+from servetune.api.spending import Confirm, Spending
 from servetune.api.trials import Trials, read_with_goal
 from servetune.api.waiting import Token, Waiting, aws_in, completed, now, role_of
 from servetune.deploy import CONTAINERS, usual_container, write
+from servetune.deploy.alarms import latency_limit
 from servetune.deploy.aws.check import (
-    Budget,
     CheckInputs,
     Finding,
     Report,
@@ -27,12 +27,14 @@ from servetune.deploy.aws.check import (
     check_live,
     require_go,
 )
+from servetune.deploy.aws.jumpstart import JUMPSTART, jumpstart_model
 from servetune.deploy.bentoml import render_bentoml
 from servetune.deploy.bundle import Bundle
 from servetune.deploy.command import render_command, render_systemd
 from servetune.deploy.compose import render_compose
 from servetune.deploy.deployment import Deployment, deployment_of, with_role
 from servetune.deploy.endpoint import Endpoint, EndpointOptions, endpoint_of, image_for
+from servetune.deploy.features import EndpointFeatures
 from servetune.deploy.from_trial import (
     device_of_trial,
     evidence_of,
@@ -40,6 +42,7 @@ from servetune.deploy.from_trial import (
     instance_of_trial,
     plan_of_trial,
     saturation_of_trials,
+    with_levels,
     with_trial,
 )
 from servetune.deploy.hosting import HostingOptions
@@ -51,9 +54,9 @@ from servetune.deploy.sagemaker import render_sagemaker
 from servetune.deploy.served import Served, ServiceOptions, prepare, version_of
 from servetune.engines import check_weights, engine
 from servetune.errors import CannotRender, InputError, UnknownName
-from servetune.hardware import Device, Node, Price, instance
+from servetune.hardware import Device, Price, instance
 from servetune.models import NetworkShape, load_shape, weight_bytes
-from servetune.option import Positive, argument, option
+from servetune.option import argument, option
 from servetune.plan import Plan
 from servetune.search import failed_requests
 from servetune.store import TrialRecord
@@ -163,37 +166,24 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
     model_source: Annotated[
         str | None,
         option(
-            "Source that the endpoint loads the model from.",
-            metavar="HUB_ID|s3://..",
+            "Source that the endpoint loads the model from; a JumpStart model is looked up in AWS.",
+            metavar="HUB_ID|s3://..|jumpstart:ID",
             default="the trial's model",
         ),
     ] = None
+    accept_eula: Annotated[
+        bool, option("Consent to the licence of a JumpStart model, which you have read.")
+    ] = False
     image_tag: Annotated[
         str | None,
         option(
             "Tag of the container image.", metavar="TAG", default="nearest to the trial's engine"
         ),
     ] = None
-    hours: Annotated[
-        Positive, option("Hours that the endpoint shall stand, for its cost and its tag.")
-    ] = 24.0
-    max_cost_usd: Annotated[
-        Positive | None,
-        option(
-            "Cost of all hours above which nothing is made, in dollars.",
-            "--max-cost",
-            metavar="USD",
-        ),
-    ] = None
-    price_per_hour_usd: Annotated[
-        Positive | None,
-        option(
-            "Price of one instance, in dollars per hour.",
-            "--price-per-hour",
-            metavar="USD",
-            default="the catalogue's",
-        ),
-    ] = None
+    form: Annotated[
+        Literal["requests", "cloudformation"],
+        option("Form of the bundle beside its requests: a CloudFormation template.", "--as"),
+    ] = "requests"
     plan: Annotated[bool, option("Findings on everything before spending; nothing is made.")] = (
         False
     )
@@ -204,6 +194,8 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
         bool, option("Permission to write the bundle, check it, and make the endpoint.")
     ] = False
     hosting: HostingOptions = HostingOptions()
+    features: EndpointFeatures = EndpointFeatures()
+    spending: Spending = Spending()
     token: Token = Token()
     waiting: Waiting = Waiting()
 
@@ -236,21 +228,32 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
             explicit,
             EndpointOptions(
                 nodes=nodes,
-                hosting=self.hosting.resolved(explicit, nodes, saturation),
+                hosting=self.hosting.resolved(
+                    explicit,
+                    nodes,
+                    saturation,
+                    queued=self.features.async_output is not None,
+                ),
                 region=region,
                 container=container,
-                model_source=self.model_source,
+                model_source=self._source(region),
+                features=self.features,
+                accept_eula=self.accept_eula,
                 endpoint_name=self.endpoint_name,
                 role_arn=self.role_arn,
                 image_tag=self.image_tag,
                 weights_bytes=weight_bytes(shape),
                 startup_timeout_s=self.hosting.startup_timeout_s,
-                delete_after=_after(self.hours),
+                latency_limit=latency_limit(
+                    trials.constraints, trial.results.get("p99_e2e_latency_ms")
+                ),
             ),
-            evidence,
+            with_levels(evidence, trials.records, trial, copies=copies),
         )
         rendered = RenderedEndpoint(
-            bundle=with_trial(render_sagemaker(endpoint), trial),
+            bundle=with_trial(
+                render_sagemaker(endpoint, as_stack=self.form == "cloudformation"), trial
+            ),
             plan=explicit,
             trial=trial,
             folder=None if self.plan or self.dry_run else self.out,
@@ -260,7 +263,7 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
         )
         if self.apply:
             require_go(rendered.report())
-        elif self.max_cost_usd is not None and not (self.plan or self.dry_run):
+        elif self.spending.limited and not (self.plan or self.dry_run):
             rendered.require_affordable()
         return rendered
 
@@ -270,6 +273,11 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
             raise InputError("--plan, --apply and --dry-run exclude each other", hint="give one")
         if self.out is None and not (self.dry_run or self.plan):
             raise InputError("the bundle needs a folder", hint="give --out FOLDER, or --plan")
+        if self.apply and self.form == "cloudformation":
+            raise InputError(
+                "--apply makes the endpoint itself, a template leaves it to CloudFormation",
+                hint="leave --apply out: the bundle's README has the command",
+            )
         self.token.require()
         if self.region is not None:
             require_region(self.region)
@@ -280,6 +288,20 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
             require_role(role)
         if self.endpoint_name is not None:
             require_name(self.endpoint_name)
+
+    def _source(self, region: str) -> str | None:
+        """The model's source; that of a JumpStart model as AWS lists it.
+
+        Raises:
+            InputError: The model's licence is not accepted.
+            DeployError: AWS refused, or the model is none that a container can load.
+        """
+        source = self.model_source or ""
+        if not source.startswith(JUMPSTART):
+            return self.model_source
+        found = completed(jumpstart_model(source.removeprefix(JUMPSTART), aws_in(region)))
+        found.require_accepted(accepted=self.accept_eula)
+        return found.uri
 
     def _of_one_copy(self, plan: Plan) -> Plan:
         """The Plan of one component's copy; as it is where there are no components."""
@@ -345,7 +367,7 @@ class RenderedEndpoint(Rendered, frozen=True, kw_only=True):
                     self.deployment,
                     aws_in(self.deployment.region),
                     now=now(),
-                    hours=self.request.hours,
+                    hours=self.request.spending.hours or 1,
                     secret_arn=self.request.token.hf_token_secret,
                 )
             )
@@ -357,12 +379,10 @@ class RenderedEndpoint(Rendered, frozen=True, kw_only=True):
             container=options.container,
             image_tag=self.endpoint.image.tag,
             weights_bytes=options.weights_bytes or 0.0,
+            has_token=self.request.token.given,
         )
-        budget = Budget(
-            hours=self.request.hours,
-            max_cost_usd=self.request.max_cost_usd,
-            prices=self._prices(options.nodes, prices),
-        )
+        types = self.endpoint.hosting.instance_types
+        budget = self.request.spending.budget(types, prices)
         report = check(self.deployment, facts, budget, today=now().date())
         return msgspec.structs.replace(report, findings=(*report.findings, *findings))
 
@@ -381,15 +401,18 @@ class RenderedEndpoint(Rendered, frozen=True, kw_only=True):
         *,
         on_report: Callable[[Report], None] | None = None,
         on_progress: Callable[[str], None] | None = None,
+        confirm: Confirm | None = None,
     ) -> Deployment:
         """Ask AWS what would fail, and make the endpoint.
 
         Args:
             on_report: Called with what was checked, before anything is made.
             on_progress: Called with each line of progress; the logger where `None`.
+            confirm: Asked whether an endpoint of the cost that was told is to be made; without
+                it, `yes` must be given.
 
         Raises:
-            InputError: Something would fail; nothing was made.
+            InputError: Something would fail, or nobody agreed to the cost; nothing was made.
             DeployError: AWS refused, or the endpoint failed.
         """
         assert self.folder is not None
@@ -399,21 +422,9 @@ class RenderedEndpoint(Rendered, frozen=True, kw_only=True):
         if on_report is not None:
             on_report(report)
         require_go(report)
-        wait = self.request.waiting.wait(deployment)
-        make_endpoint(deployment, self.folder, self.request.token, wait, on_progress)
+        assert report.cost is not None
+        make_endpoint(deployment, self.folder, self.request, report.cost, confirm, on_progress)
         return deployment
-
-    def _prices(self, nodes: tuple[Node, ...], listed: dict[str, Price]) -> dict[str, Price]:
-        """Prices by type: the user's, else AWS's of today."""
-        if self.request.price_per_hour_usd is None:
-            return listed
-        given = Price(
-            usd_per_hour=self.request.price_per_hour_usd,
-            region="",
-            source="given by the user",
-            date="",
-        )
-        return {node.name: given for node in nodes}
 
 
 class ServiceDeployment(TrialChoice, frozen=True, kw_only=True):
@@ -667,8 +678,3 @@ def _for_lmi(plan: Plan) -> Plan:
     return msgspec.structs.replace(
         plan, data_parallel=1, replicas=plan.replicas * plan.data_parallel
     )
-
-
-def _after(hours: float) -> str:
-    """ISO time of the tag: when the user meant to be done."""
-    return (now() + dt.timedelta(hours=hours)).replace(microsecond=0).isoformat()

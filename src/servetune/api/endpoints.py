@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple, Protocol
 
 import msgspec
 
@@ -13,20 +15,31 @@ from servetune.api.aws_region import REGION, region_of
 from servetune.api.frames import TableRow, Tabular
 from servetune.api.notes import progress
 from servetune.api.request import Request, request_of
+from servetune.api.spending import Confirm, Spending
 from servetune.api.waiting import Token, Waiting, aws_in, completed, now, role_of, with_token
 from servetune.deploy import aws as live
-from servetune.deploy.aws.check import require_go
+from servetune.deploy.aws.check import cost_findings, gated, require_go
+from servetune.deploy.aws.orphans import Orphan
 from servetune.deploy.aws.resources import Change
-from servetune.deploy.aws.status import Orphan, Row
+from servetune.deploy.aws.status import Row
 from servetune.deploy.aws.teardown import delete_resource
 from servetune.deploy.aws.waiting import WaitOptions
-from servetune.deploy.deployment import DEPLOYMENT_FILE, Deployment, read_deployment, with_role
+from servetune.deploy.cost import Cost, cost_of
+from servetune.deploy.deployment import (
+    DEPLOYMENT_FILE,
+    Deployment,
+    read_deployment,
+    with_role,
+    with_tags,
+)
 from servetune.deploy.names import require_name, require_region
 from servetune.errors import InputError
-from servetune.hardware import instances
+from servetune.hardware import Price, instances
 from servetune.option import argument, option
+from servetune.units import format_usd
 
 OnProgress = Callable[[str], None]
+CanaryPercent = Annotated[int, msgspec.Meta(ge=1, le=50)]
 LineCount = Annotated[int, msgspec.Meta(ge=1, le=10000)]
 
 
@@ -42,6 +55,7 @@ class Apply(Request, frozen=True, kw_only=True):
         str | None,
         option("ARN of the execution role.", metavar="ARN", default="SAGEMAKER_ROLE_ARN"),
     ] = None
+    spending: Spending = Spending()
     token: Token = Token()
     waiting: Waiting = Waiting()
 
@@ -50,6 +64,15 @@ class Update(Apply, frozen=True, kw_only=True):
     """A running endpoint to roll over to a bundle."""
 
     verb: ClassVar[str] = "deploy update"
+
+    canary: Annotated[
+        CanaryPercent | None,
+        option(
+            "Percent of the traffic that goes to new instances first, the rest five minutes later.",
+            metavar="PERCENT",
+            default="batches of at most half of the instances",
+        ),
+    ] = None
 
 
 class Target(Request, frozen=True, kw_only=True):
@@ -87,12 +110,21 @@ class Delete(Target, frozen=True, kw_only=True):
 
 
 class Orphans(Request, frozen=True, kw_only=True):
-    """A region in which resources that nothing uses are looked for."""
+    """A region in which resources that were asked to end, or that nothing uses, are looked for."""
 
     verb: ClassVar[str] = "deploy orphans"
 
     region: Annotated[str | None, REGION] = None
-    delete: Annotated[bool, option("Permission to delete what is found.")] = False
+    delete: Annotated[
+        bool, option("Permission to delete your own ones that are not in service.")
+    ] = False
+    name: Annotated[
+        tuple[str, ...],
+        option(
+            "Name of one to delete although it is in service or somebody else's; repeatable.",
+            metavar="NAME",
+        ),
+    ] = ()
     waiting: Waiting = Waiting()
 
 
@@ -102,10 +134,12 @@ class EndpointChange(Tabular, frozen=True, kw_only=True):
     Attributes:
         endpoint: Name of the endpoint.
         changes: A line for each; empty where nothing was to change.
+        unseen: What a deletion could not look at or delete for want of a permission, a line each.
     """
 
     endpoint: str
     changes: tuple[str, ...]
+    unseen: tuple[str, ...] = ()
 
     def as_rows(self) -> Iterable[TableRow]:
         """One row per change."""
@@ -131,8 +165,13 @@ class EndpointStatus(Tabular, frozen=True, kw_only=True):
 
     @property
     def serves(self) -> bool:
-        """Whether every resource is there and in service."""
+        """Whether every resource is there, in service, and as the bundle says."""
         return bool(self.rows) and all(row.serves for row in self.rows)
+
+    @property
+    def drifted(self) -> bool:
+        """Whether something is otherwise than the bundle says."""
+        return any(row.drift for row in self.rows)
 
 
 class _Endpoint(NamedTuple):
@@ -149,6 +188,7 @@ def apply(
     /,
     *,
     on_progress: OnProgress | None = None,
+    confirm: Confirm | None = None,
     **options: object,
 ) -> Deployment:
     """Make the endpoint of a bundle, or go on where an earlier run stopped.
@@ -156,44 +196,101 @@ def apply(
     Args:
         request: The request, or the bundle's folder.
         on_progress: Called with each line of progress; the logger where `None`.
+        confirm: Asked whether an endpoint of the cost that was told is to be made, and whether
+            one that somebody changed is to be changed back; without it, `yes` must be given.
         options: Fields of `Apply`.
 
     Raises:
-        InputError: Something would fail, by what AWS says; nothing was made.
+        InputError: Something would fail, by what AWS says, or nobody agreed to the cost; nothing
+            was made.
         DeployError: AWS refused, or the endpoint failed.
     """
     request = request_of(Apply, request, options)
     deployment = _with_role(request)
-    findings, _ = completed(
+    findings, listed = completed(
         live.check_live(
             deployment,
             aws_in(deployment.region),
             now=now(),
-            hours=1,
+            hours=request.spending.hours or 1,
             secret_arn=request.token.hf_token_secret,
         )
     )
-    require_go(live.Report(findings=tuple(findings), usd_per_hour=None, hours=1, total_usd=None))
-    wait = request.waiting.wait(deployment)
-    make_endpoint(deployment, request.bundle, request.token, wait, on_progress)
+    cost, costs = _cost(deployment, request.spending, listed)
+    findings += [*gated(deployment, has_token=request.token.given), *costs]
+    require_go(live.Report(findings=tuple(findings)))
+    for each in findings:
+        if each.level == "note" and each.topic != "endpoint":
+            (on_progress or progress)(f"note: {each.topic}: {each.message}")
+    make_endpoint(deployment, request.bundle, request, cost, confirm, on_progress)
     return deployment
+
+
+class Making(Protocol):
+    """Options of a request that makes an endpoint."""
+
+    @property
+    def spending(self) -> Spending: ...
+    @property
+    def token(self) -> Token: ...
+    @property
+    def waiting(self) -> Waiting: ...
 
 
 def make_endpoint(
     deployment: Deployment,
     folder: Path,
-    token: Token,
-    wait: WaitOptions,
+    options: Making,
+    cost: Cost,
+    confirm: Confirm | None = None,
     on_progress: OnProgress | None = None,
 ) -> None:
-    """Make what a checked deployment says; its state is noted in the folder."""
+    """Make what a checked deployment says; its state is noted in the folder.
+
+    Raises:
+        InputError: Nobody agreed to the cost; nothing was made.
+    """
+    tell = on_progress or progress
+    for line in cost.lines:
+        tell(line)
+    drifted = False
+    if completed(live.stands(deployment, aws_in(deployment.region))):
+        drifted = _agree_to_mend(deployment, options.spending, confirm, tell)
+    else:
+        options.spending.require_consent(cost.lines[0], confirm)
 
     async def work() -> None:
-        aws, secrets = await with_token(deployment.region, token)
-        change = _change(aws, live.StateFile(folder), on_progress, wait)
-        await live.apply(deployment, change, now=now().isoformat(), secrets=secrets)
+        aws, secrets = await with_token(deployment.region, options.token)
+        change = _change(aws, live.StateFile(folder), tell, options.waiting.wait(deployment))
+        tagged = await _tagged(deployment, aws, options.spending, tell)
+        when = now().isoformat()
+        if drifted:
+            for line in await live.mend(tagged, change, now=when, secrets=secrets):
+                tell(line)
+        else:
+            await live.apply(tagged, change, now=when, secrets=secrets)
 
-    completed(work())
+    with _interruptible(deployment, folder, cost, tell):
+        completed(work())
+
+
+def _agree_to_mend(
+    deployment: Deployment, spending: Spending, confirm: Confirm | None, tell: OnProgress
+) -> bool:
+    """Whether the endpoint stands otherwise than its bundle says, and shall be changed back."""
+    own = {step.name for step in deployment.steps}
+    found = [
+        each
+        for each in completed(live.drift(deployment, aws_in(deployment.region)))
+        # What is gone is made anyway, and components of others are theirs.
+        if not each.gone and not each.hidden and (each.kind != "component" or each.name in own)
+    ]
+    for each in found:
+        tell(f"{each.kind} {each.name} {each.message}")
+    if found:
+        about = f"{deployment.endpoint} is otherwise than its bundle says"
+        spending.require_consent(about, confirm, "Change it back?")
+    return bool(found)
 
 
 def update(
@@ -201,6 +298,7 @@ def update(
     /,
     *,
     on_progress: OnProgress | None = None,
+    confirm: Confirm | None = None,
     **options: object,
 ) -> EndpointChange:
     """Roll a running endpoint over to its bundle, a batch at a time.
@@ -208,21 +306,118 @@ def update(
     Args:
         request: The request, or the bundle's folder.
         on_progress: Called with each line of progress; the logger where `None`.
+        confirm: Asked where it would cost more than now; without it, `yes` must be given then.
         options: Fields of `Update`.
 
     Raises:
+        InputError: Nobody agreed to the cost; nothing was changed.
         DeployError: There is no such endpoint, or SageMaker rolled back.
     """
     request = request_of(Update, request, options)
     deployment = _with_role(request)
+    tell = on_progress or progress
+    _agree_to_update(deployment, request.spending, confirm, tell)
 
     async def work() -> list[str]:
         aws, secrets = await with_token(deployment.region, request.token)
         wait = request.waiting.wait(deployment)
-        change = _change(aws, live.StateFile(request.bundle), on_progress, wait)
-        return await live.update(deployment, change, now=now().isoformat(), secrets=secrets)
+        change = _change(aws, live.StateFile(request.bundle), tell, wait)
+        tagged = await _tagged(deployment, aws, request.spending, tell)
+        return await live.update(
+            tagged,
+            change,
+            now=now().isoformat(),
+            secrets=secrets,
+            canary_percent=request.canary,
+        )
 
-    return EndpointChange(endpoint=deployment.endpoint, changes=tuple(completed(work())))
+    cost, _ = _cost(deployment, request.spending, {})
+    with _interruptible(deployment, request.bundle, cost, tell, stands=True):
+        changes = completed(work())
+    return EndpointChange(endpoint=deployment.endpoint, changes=tuple(changes))
+
+
+def _agree_to_update(
+    deployment: Deployment, spending: Spending, confirm: Confirm | None, tell: OnProgress
+) -> None:
+    """Hold an update against the limits, and ask where it costs more than what runs now."""
+
+    async def asked() -> tuple[dict[str, Price], live.Running | None]:
+        aws = aws_in(deployment.region)
+        types, today = deployment.hosting.instance_types, now().date().isoformat()
+        listed = {}
+        try:
+            queued = deployment.hosting.queued
+            listed = await live.listed_prices(aws, types, today=today, queued=queued)
+        except live.AwsError as error:
+            tell(f"the Price List cannot be read: {error.message}")
+        known = {
+            **_catalogue_prices(),
+            **{name: each.usd_per_hour for name, each in listed.items()},
+        }
+        return listed, await live.running(deployment.endpoint, aws, known)
+
+    listed, running = completed(asked())
+    cost, costs = _cost(deployment, spending, listed)
+    require_go(live.Report(findings=tuple(costs)))
+    for line in cost.lines:
+        tell(line)
+    if running is None or running.config == deployment.only("endpoint-config").name:
+        return
+    before, after = running.usd_per_hour, cost.usd_per_hour
+    if before is None or after is None or after > before:
+        spending.require_consent(cost.lines[0], confirm, "Change it?")
+
+
+def _cost(
+    deployment: Deployment, spending: Spending, listed: Mapping[str, Price]
+) -> tuple[Cost, list[live.Finding]]:
+    """The price of a deployment's instances, and whether it is within the limits."""
+    catalogue = instances("sagemaker")
+    types = deployment.hosting.instance_types
+    nodes = tuple(catalogue[name] for name in types if name in catalogue)
+    budget = spending.budget(types, listed)
+    prices: dict[str, Price | None] = {node.name: node.price for node in nodes}
+    cost = cost_of(deployment.hosting, prices | budget.prices)
+    return cost, list(cost_findings(cost, budget))
+
+
+async def _tagged(
+    deployment: Deployment, aws: live.AwsClient, spending: Spending, tell: OnProgress
+) -> Deployment:
+    """The deployment with its maker, and the time at which it shall end where there is one."""
+    ends = spending.delete_after
+    if ends:
+        tell(f"{deployment.endpoint} shall end at {ends}: deploy orphans lists it from then on")
+    return with_tags(deployment, owner=await live.caller(aws), delete_after=ends)
+
+
+@contextmanager
+def _interruptible(
+    deployment: Deployment,
+    folder: Path,
+    cost: Cost,
+    tell: OnProgress,
+    *,
+    stands: bool = False,
+) -> Iterator[None]:
+    """Say what goes on and costs money where Ctrl-C ends the command alone.
+
+    `stands` is for an endpoint that was there before; else the state tells whether it was begun.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        entries = live.StateFile(folder).state.entries
+        if stands or any(entry.kind == "endpoint" for entry in entries):
+            per_hour = cost.usd_per_hour
+            costs = "money" if per_hour is None else f"{format_usd(per_hour)} an hour"
+            costs = "its reservation" if cost.reservation_arn else costs
+            tell(
+                f"{deployment.endpoint} goes on without this command, and costs {costs} until you "
+                f"run: servetune deploy delete {shlex.quote(str(folder))}"
+            )
+        raise
 
 
 def status(request: Status | str | None = None, /, **options: object) -> EndpointStatus:
@@ -281,38 +476,83 @@ def delete(
     about = _endpoint(request)
     change = _change(aws_in(about.region), about.state, on_progress, request.waiting.wait(None))
     ended = completed(live.delete(about.name, change, deployment=about.deployment))
-    return EndpointChange(endpoint=about.name, changes=tuple(f"deleted {each}" for each in ended))
+    return EndpointChange(
+        endpoint=about.name,
+        changes=tuple(f"deleted {each}" for each in ended.deleted),
+        unseen=ended.unseen,
+    )
 
 
 def orphans(
-    request: Orphans | None = None, /, *, on_progress: OnProgress | None = None, **options: object
+    request: Orphans | None = None,
+    /,
+    *,
+    on_progress: OnProgress | None = None,
+    confirm: Callable[[Orphan], bool] | None = None,
+    **options: object,
 ) -> tuple[Orphan, ...]:
-    """Resources that servetune made in a region and nothing uses, dearest first.
+    """Resources that servetune made in a region and that were asked to end or nothing uses.
+
+    With `delete`, those that the caller made and that are not in service are deleted; others only
+    by their names.
 
     Args:
         request: The request.
         on_progress: Called with each line of progress; the logger where `None`.
+        confirm: Asked, with `delete`, about each own one in service; true where the user typed its
+            name.
         options: Fields of `Orphans`.
+
+    Returns:
+        The caller's own, then all others, each with the dearest first.
+
+    Raises:
+        InputError: A name is that of none of them, or stands without `delete`; nothing was
+            deleted.
     """
     request = request_of(Orphans, request or Orphans(), options)
     region = require_region(region_of(request.region))
-    prices = {
+    if request.name and not request.delete:
+        raise InputError("--name is for --delete", hint="give both")
+
+    async def found_ones() -> list[Orphan]:
+        aws = aws_in(region)
+        owner = await live.caller(aws)
+        return await live.orphans(aws, now=now(), prices=_catalogue_prices(), owner=owner)
+
+    async def deleted(orphan: Orphan) -> Orphan:
+        change = _change(
+            aws_in(region), live.StateFile(None), on_progress, request.waiting.wait(None)
+        )
+        if orphan.resource.kind == "endpoint":
+            await live.delete(orphan.resource.name, change)
+        else:
+            await delete_resource(orphan.resource, change)
+        return msgspec.structs.replace(orphan, deleted=True)
+
+    found = completed(found_ones())
+    unknown = set(request.name) - {orphan.resource.name for orphan in found}
+    if unknown:
+        raise InputError(
+            f"'{min(unknown)}' is none of the {len(found)} orphans in {region}",
+            hint=f"servetune deploy delete {min(unknown)} deletes an endpoint of that name",
+        )
+
+    def chosen(orphan: Orphan) -> bool:
+        if not request.delete or orphan.resource.name in request.name:
+            return request.delete
+        if not orphan.own:
+            return False
+        return not orphan.in_service or (confirm is not None and confirm(orphan))
+
+    return tuple(completed(deleted(each)) if chosen(each) else each for each in found)
+
+
+def _catalogue_prices() -> dict[str, float | None]:
+    return {
         name: node.price.usd_per_hour if node.price else None
         for name, node in instances("sagemaker").items()
     }
-
-    async def work() -> list[Orphan]:
-        aws = aws_in(region)
-        change = _change(aws, live.StateFile(None), on_progress, request.waiting.wait(None))
-        found = await live.orphans(aws, now=now(), prices=prices)
-        for orphan in found if request.delete else ():
-            if orphan.resource.kind == "endpoint":
-                await live.delete(orphan.resource.name, change)
-            else:
-                await delete_resource(orphan.resource, change)
-        return found
-
-    return tuple(completed(work()))
 
 
 def _change(

@@ -197,6 +197,7 @@ def _hub_model(request: Staging) -> HubModel:
         revision=request.revision,
         secret_arn=request.hf_token_secret,
         weights_bytes=size,
+        exclude=request.exclude,
     )
 
 

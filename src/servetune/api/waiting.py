@@ -58,6 +58,11 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
         bool, option("Permission to send the token of HF_TOKEN to the endpoint.")
     ] = False
 
+    @property
+    def given(self) -> bool:
+        """Whether the token has a source."""
+        return self.hf_token_secret is not None or self.hf_token_from_env
+
     def require(self) -> None:
         """Raise unless a token that is needed can be had, before anything starts.
 

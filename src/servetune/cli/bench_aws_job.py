@@ -50,7 +50,15 @@ def _work(
         print(f"took away {', '.join(taken)}" if taken else f"there is no job {job.name}")
         return 0
     if request.endpoint.only_status:
-        return _print_status(jobs.describe(client, job.name), job.name)
+        described = jobs.describe(client, job.name)
+        if described is None or described.status != "Completed":
+            return _print_status(described, job.name)
+        if not as_json:
+            _print_status(described, job.name)
+        archive = jobs.fetch_archive(s3, described.output or job.prefix)
+        return _show(request, as_json, jobs.trials_of(job, archive, arn=described.arn))
+    if hidden := jobs.require_bucket(s3, job.output):
+        echo(f"note: {hidden}")
     for each in notes:
         echo(f"note: {each}")
     poll_s = request.endpoint.poll_s

@@ -11,6 +11,7 @@ import json
 
 import msgspec
 
+from servetune.deploy.alarms import alarm_name, no_capacity_alarm, rollback_alarms
 from servetune.deploy.bundle import json_text
 from servetune.deploy.endpoint import Endpoint, EndpointOptions
 from servetune.deploy.hosting import Hosting, Scaling
@@ -23,8 +24,11 @@ DEPLOYMENT_FILE = "deployment.json"
 
 #: Tag of every resource; its value is the endpoint's name.
 TAG = "servetune:endpoint"
-#: Tag with the ISO time at which the user meant to be done; `orphans` lists what is past it.
+#: Tag of an endpoint that its user asked to end, with the ISO time; `orphans` lists what is past
+#: it. Written when the endpoint is made, never when its bundle is rendered.
 DELETE_AFTER_TAG = "servetune:delete-after"
+#: Tag with the identity in AWS that made a resource.
+OWNER_TAG = "servetune:owner"
 VARIANT = "AllTraffic"
 FORM_VERSION = 1
 
@@ -38,6 +42,7 @@ OPERATIONS = {
     "scalable-target": ("application-autoscaling", "RegisterScalableTarget"),
     "scaling-policy": ("application-autoscaling", "PutScalingPolicy"),
     "alarm": ("cloudwatch", "PutMetricAlarm"),
+    "rollback-alarm": ("cloudwatch", "PutMetricAlarm"),
 }
 
 
@@ -77,6 +82,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
         hosting: Instances, copies, adapters and scaling that they were made from.
         model: Original id of the model, by which tokenizers are found.
         startup_timeout_s: Time until a container must answer.
+        rollback_alarms: Alarms that an update makes first, and that roll it back.
         version: Version of this form.
     """
 
@@ -86,6 +92,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     hosting: Hosting
     model: str
     startup_timeout_s: int
+    rollback_alarms: tuple[Step, ...] = ()
     version: int = FORM_VERSION
 
     def of_kind(self, *kinds: str) -> tuple[Step, ...]:
@@ -94,6 +101,13 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     def only(self, kind: str) -> Step:
         (step,) = self.of_kind(kind)
         return step
+
+    @property
+    def scaled_resource(self) -> str:
+        """Resource of Application Auto Scaling: the base component, else the variant."""
+        if self.hosting.copies is not None:
+            return f"inference-component/{component_name(self.endpoint)}"
+        return f"endpoint/{self.endpoint}/variant/{VARIANT}"
 
     def to_json(self) -> str:
         """Text of `deployment.json`: indented, with its end of line."""
@@ -131,6 +145,31 @@ def with_role(deployment: Deployment, role_arn: str) -> Deployment:
     )
 
 
+def with_tags(deployment: Deployment, *, owner: str = "", delete_after: str = "") -> Deployment:
+    """The same with what is known only when it is made: its maker, and when it shall end.
+
+    Args:
+        deployment: The deployment; a time that an earlier version wrote into it goes.
+        owner: Identity in AWS, on every resource that has tags.
+        delete_after: ISO time, on the endpoint.
+    """
+
+    def tagged(step: Step) -> Step:
+        if "Tags" not in step.request:
+            return step
+        ends = delete_after if step.kind == "endpoint" else ""
+        kept = {tag["Key"]: tag["Value"] for tag in step.request["Tags"]}
+        kept |= {OWNER_TAG: _tag_value(owner), DELETE_AFTER_TAG: ends}
+        tags = [{"Key": key, "Value": value} for key, value in kept.items() if value]
+        return step.with_members(Tags=tags)
+
+    return msgspec.structs.replace(
+        deployment,
+        steps=tuple(map(tagged, deployment.steps)),
+        rollback_alarms=tuple(map(tagged, deployment.rollback_alarms)),
+    )
+
+
 def deployment_of(endpoint: Endpoint) -> Deployment:
     """The steps that make an endpoint, in the order in which they can be made."""
     hosting, options = endpoint.hosting, endpoint.options
@@ -152,14 +191,17 @@ def deployment_of(endpoint: Endpoint) -> Deployment:
         ),
     ]
     resource = f"endpoint/{endpoint.name}/variant/{VARIANT}"
+    watched = {"EndpointName": endpoint.name, "VariantName": VARIANT}
     dimension = "sagemaker:variant:DesiredInstanceCount"
     if hosting.copies is not None:
         base = _component(endpoint, model["ModelName"], tags)
         steps += [base, *_adapters(endpoint.name, base.name, hosting, tags)]
         resource = f"inference-component/{base.name}"
+        watched = {"InferenceComponentName": base.name}
         dimension = "sagemaker:inference-component:DesiredCopyCount"
     if hosting.scaling is not None:
-        steps += _scaling(endpoint.name, resource, dimension, hosting.scaling)
+        queued = options.features.async_output is not None
+        steps += _scaling(endpoint.name, resource, dimension, hosting.scaling, queued=queued)
     return Deployment(
         endpoint=endpoint.name,
         region=options.region,
@@ -167,6 +209,15 @@ def deployment_of(endpoint: Endpoint) -> Deployment:
         hosting=hosting,
         model=endpoint.plan.model,
         startup_timeout_s=endpoint.startup_timeout_s,
+        rollback_alarms=tuple(
+            Step("rollback-alarm", alarm["AlarmName"], alarm)
+            for alarm in rollback_alarms(
+                endpoint.name,
+                [{"Name": name, "Value": value} for name, value in watched.items()],
+                options.latency_limit,
+                [{"Key": TAG, "Value": endpoint.name}],
+            )
+        ),
     )
 
 
@@ -182,6 +233,8 @@ def adapter_name(endpoint: str, adapter: str) -> str:
 
 def _digest(endpoint: Endpoint) -> str:
     """Digest of what the model is: other settings make other resources, equal ones find theirs."""
+    features = endpoint.options.features
+    more = {**features.of_model(), **features.of_container(), **_licence(endpoint.options)}
     held = json_text(
         [
             endpoint.image_uri,
@@ -189,6 +242,7 @@ def _digest(endpoint: Endpoint) -> str:
             endpoint.source,
             endpoint.environment,
             endpoint.startup_timeout_s,
+            *([more] if more else []),
         ]
     )
     return hashlib.sha256(held.encode()).hexdigest()
@@ -196,10 +250,10 @@ def _digest(endpoint: Endpoint) -> str:
 
 def _tags(endpoint: Endpoint, digest: str) -> list[dict[str, str]]:
     values = {
+        **endpoint.options.features.tags(),
         TAG: endpoint.name,
         "servetune:plan": digest[:16],
         "servetune:model": _tag_value(endpoint.plan.model),
-        DELETE_AFTER_TAG: endpoint.options.delete_after,
     }
     return [{"Key": key, "Value": value} for key, value in values.items() if value]
 
@@ -208,6 +262,7 @@ def _model(endpoint: Endpoint, name: str, tags: list[dict[str, str]]) -> JsonObj
     container: JsonObject = {
         "Image": endpoint.image_uri,
         "Environment": dict(endpoint.environment),
+        **endpoint.options.features.of_container(),
     }
     if endpoint.source.startswith("s3://"):
         container["ModelDataSource"] = {
@@ -215,14 +270,21 @@ def _model(endpoint: Endpoint, name: str, tags: list[dict[str, str]]) -> JsonObj
                 "S3Uri": endpoint.source,
                 "S3DataType": "S3Prefix",
                 "CompressionType": "None",
+                **_licence(endpoint.options),
             }
         }
     return {
         "ModelName": name,
         **_role(endpoint.options),
+        **endpoint.options.features.of_model(),
         "PrimaryContainer": container,
         "Tags": tags,
     }
+
+
+def _licence(options: EndpointOptions) -> JsonObject:
+    """The user's consent to the licence of a JumpStart model, which the service demands."""
+    return {"ModelAccessConfig": {"AcceptEula": True}} if options.accept_eula else {}
 
 
 def _role(options: EndpointOptions) -> dict[str, str]:
@@ -275,11 +337,16 @@ def _variant(endpoint: Endpoint, model_name: str) -> JsonObject:
 def _config(endpoint: Endpoint, model: JsonObject, tags: list[dict[str, str]]) -> JsonObject:
     variant = _variant(endpoint, model["ModelName"])
     alone = endpoint.hosting.copies is None
-    held = json.dumps([model["ModelName"] if alone else "", variant])
+    concurrency = endpoint.evidence.concurrency if endpoint.evidence else None
+    features = endpoint.options.features.of_config(alone=alone, concurrency=concurrency)
+    held = json.dumps(
+        [model["ModelName"] if alone else "", variant, *([features] if features else [])]
+    )
     digest = hashlib.sha256(held.encode()).hexdigest()
     return {
         "EndpointConfigName": digest_name(endpoint.name, digest),
         "ProductionVariants": [variant],
+        **features,
         "Tags": tags,
         **({} if alone else _role(endpoint.options)),
     }
@@ -342,27 +409,20 @@ def from_zero_policy(endpoint: str) -> str:
     return f"{endpoint}-from-zero"
 
 
-def alarm_name(endpoint: str) -> str:
-    """Name of the alarm of a request that found no copy."""
-    return f"servetune-{endpoint}-no-capacity"
+def _scaling(
+    endpoint: str, resource: str, dimension: str, scaling: Scaling, *, queued: bool
+) -> list[Step]:
+    """Track requests in flight per copy, or in the queue of an asynchronous endpoint.
 
-
-def _scaling(endpoint: str, resource: str, dimension: str, scaling: Scaling) -> list[Step]:
-    """Track requests in flight per copy; from zero, step up when a request found no copy.
-
-    Target tracking alone never leaves zero, because no copy reports no metric.
+    Target tracking alone never leaves zero, because no copy reports no metric: from zero, a step
+    up when a request found no copy, or waits where no instance runs.
     """
-    by_component = resource.startswith("inference-component/")
     of = {
         "ServiceNamespace": "sagemaker",
         "ResourceId": resource,
         "ScalableDimension": dimension,
     }
-    metric = (
-        "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolution"
-        if by_component
-        else "SageMakerVariantConcurrentRequestsPerModelHighResolution"
-    )
+    policy = f"{endpoint}-requests-in-flight"
     steps = [
         Step(
             "scalable-target",
@@ -371,14 +431,14 @@ def _scaling(endpoint: str, resource: str, dimension: str, scaling: Scaling) -> 
         ),
         Step(
             "scaling-policy",
-            f"{endpoint}-requests-in-flight",
+            policy,
             {
                 **of,
-                "PolicyName": f"{endpoint}-requests-in-flight",
+                "PolicyName": policy,
                 "PolicyType": "TargetTrackingScaling",
                 "TargetTrackingScalingPolicyConfiguration": {
                     "TargetValue": scaling.requests_per_copy,
-                    "PredefinedMetricSpecification": {"PredefinedMetricType": metric},
+                    **_tracked_metric(endpoint, resource, queued=queued),
                     "ScaleOutCooldown": scaling.scale_out_cooldown_s,
                     "ScaleInCooldown": scaling.scale_in_cooldown_s,
                 },
@@ -388,10 +448,30 @@ def _scaling(endpoint: str, resource: str, dimension: str, scaling: Scaling) -> 
     return steps if scaling.minimum > 0 else steps + _steps_from_zero(endpoint, of)
 
 
+def _tracked_metric(endpoint: str, resource: str, *, queued: bool) -> JsonObject:
+    """Metric that a policy holds; the queue's is that of AWS's guide to asynchronous endpoints."""
+    if queued:
+        return {
+            "CustomizedMetricSpecification": {
+                "MetricName": "ApproximateBacklogSizePerInstance",
+                "Namespace": "AWS/SageMaker",
+                "Dimensions": [{"Name": "EndpointName", "Value": endpoint}],
+                "Statistic": "Average",
+            }
+        }
+    metric = (
+        "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolution"
+        if resource.startswith("inference-component/")
+        else "SageMakerVariantConcurrentRequestsPerModelHighResolution"
+    )
+    return {"PredefinedMetricSpecification": {"PredefinedMetricType": metric}}
+
+
 def _steps_from_zero(endpoint: str, of: dict[str, str]) -> list[Step]:
     """The policy that makes the first copy, and the alarm that calls it."""
     policy = from_zero_policy(endpoint)
-    component = of["ResourceId"].removeprefix("inference-component/")
+    kind, _, name = of["ResourceId"].partition("/")
+    watched = name if kind == "inference-component" else None
     return [
         Step(
             "scaling-policy",
@@ -411,21 +491,7 @@ def _steps_from_zero(endpoint: str, of: dict[str, str]) -> list[Step]:
         Step(
             "alarm",
             alarm_name(endpoint),
-            {
-                "AlarmName": alarm_name(endpoint),
-                "AlarmActions": [],  # the policy's ARN, which is known once it is made
-                "Namespace": "AWS/SageMaker",
-                "MetricName": "NoCapacityInvocationFailures",
-                "Dimensions": [{"Name": "InferenceComponentName", "Value": component}],
-                "Statistic": "Maximum",
-                "Period": 30,
-                "EvaluationPeriods": 1,
-                "DatapointsToAlarm": 1,
-                "Threshold": 1.0,
-                "ComparisonOperator": "GreaterThanOrEqualToThreshold",
-                "TreatMissingData": "missing",
-                "Tags": [{"Key": TAG, "Value": endpoint}],
-            },
+            no_capacity_alarm(endpoint, watched, [{"Key": TAG, "Value": endpoint}]),
         ),
     ]
 

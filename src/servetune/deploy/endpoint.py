@@ -10,8 +10,10 @@ import re
 
 import msgspec
 
+from servetune.deploy.alarms import LatencyLimit
 from servetune.deploy.containers import container_named, environment
 from servetune.deploy.evidence import Evidence
+from servetune.deploy.features import EndpointFeatures
 from servetune.deploy.hosting import Hosting
 from servetune.deploy.images import choose_image, image_uri, named_image
 from servetune.deploy.names import require_name, require_role, resource_name
@@ -26,6 +28,11 @@ _S3 = re.compile(r"s3://[a-z0-9][a-z0-9.-]+/\S+")
 
 #: End of a SageMaker invocation that does not stream (runtime API, 2026-11).
 INVOCATION_LIMIT_S = 60.0
+
+
+#: Lets vLLM load an adapter's component into the base that runs (model-hosting-container-standards,
+#: docs/sagemaker/05_lora_adapter_management.md, "Required", November 2026).
+LOADS_ADAPTERS = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
 
 
 class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +50,9 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True):
         weights_bytes: Size of the published weights, for time-outs.
         startup_timeout_s: Time until the container must answer health checks; from
             `weights_bytes` where `None`.
-        delete_after: ISO time of the tag by which `orphans` finds forgotten endpoints.
+        latency_limit: Latency above which an update is rolled back; `None` for none.
+        features: Network, keys, records, queue, metrics and tags.
+        accept_eula: Whether the user accepts the licence of a JumpStart model.
     """
 
     nodes: tuple[Node, ...]
@@ -56,7 +65,9 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True):
     image_tag: str | None = None
     weights_bytes: float | None = None
     startup_timeout_s: int | None = None
-    delete_after: str | None = None
+    latency_limit: LatencyLimit | None = None
+    features: EndpointFeatures = EndpointFeatures()
+    accept_eula: bool = False
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +143,11 @@ def endpoint_of(plan: Plan, options: EndpointOptions, evidence: Evidence | None 
         concurrency=concurrency,
         load_timeout_s=timeout_s,
     )
+    if options.hosting and options.hosting.adapters and plan.engine == "vllm":
+        variables |= LOADS_ADAPTERS
     served = variables[container.key("served_model_name")]
+    copies = options.hosting.copies if options.hosting else None
+    options.features.check(source, copies=copies)
     hosting = options.hosting or Hosting(instance_types=tuple(each.name for each in options.nodes))
     warnings = (
         *_evidence_warnings(evidence, node),
@@ -186,9 +201,16 @@ def image_for(
     own = container_named(container)
     version = evidence.engine_version if evidence else None
     nearest, warning = choose_image(container, version)
+    if version is None and evidence and not evidence.simulated:
+        newest = nearest.engine_version or nearest.tag
+        warning = (
+            f"the trial does not say which version of {plan.engine} it measured, so the newest "
+            f"{container} image is taken ({newest}): expect other figures, or give --image-tag"
+        )
     if own.able(plan, nearest):
         return nearest, warning
-    return choose_image(container, version, able=lambda image: own.able(plan, image))
+    able, reason = choose_image(container, version, able=lambda image: own.able(plan, image))
+    return able, reason or warning
 
 
 def _timeout_s(options: EndpointOptions, copies: int) -> int:

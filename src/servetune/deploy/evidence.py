@@ -16,7 +16,6 @@ from collections.abc import Sequence
 import msgspec
 
 from servetune.engines import DEFAULT_ENGINE
-from servetune.hardware.device import Node
 from servetune.json_value import JsonObject
 from servetune.secret import redacted
 
@@ -35,6 +34,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         source: Place of the trial: journal and key.
         doubt: Probability that the trial is the best of its study, and its rivals, as a clause;
             empty where that is not known.
+        copies: Copies that shared the trial's requests, per what an endpoint's scaling adds: one
+            where it adds whole instances.
+        levels: Requests in flight per copy and output tokens per second per copy, of the trials
+            with the same server.
     """
 
     results: JsonObject = {}
@@ -46,6 +49,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     workload: str = ""
     source: str = ""
     doubt: str = ""
+    copies: int = 1
+    levels: tuple[tuple[float, float], ...] = ()
 
     @property
     def measured_version(self) -> str | None:
@@ -57,15 +62,30 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         plain = json.loads(msgspec.json.encode(self))  # non-finite numbers become null
         return msgspec.convert(redacted(plain), Evidence)
 
+    def throughput_at(self, requests_per_copy: float) -> float | None:
+        """Output tokens per second of one copy with so many requests in flight.
 
-def usd_per_million_tokens(node: Node, evidence: Evidence | None) -> float | None:
-    """Cost of a million output tokens at the trial's throughput, `None` without a price."""
-    per_s = evidence.results.get("output_throughput") if evidence else None
-    if node.price is None or not isinstance(per_s, int | float):
-        return None
-    if not math.isfinite(per_s) or per_s <= 0:
-        return None
-    return node.price.usd_per_hour / 3600 / per_s * 1e6
+        Linear between the loads that were tried and from nothing to the first; beyond the last it
+        is that of the last. The trial alone counts where no others are known; `None` where it has
+        no load either.
+
+        Example:
+            >>> Evidence(levels=((8, 400.0), (16, 600.0))).throughput_at(12)
+            500.0
+        """
+        levels = sorted(self.levels)
+        per_s = self.results.get("output_throughput")
+        if not levels and self.concurrency and per_s:
+            levels = [(self.concurrency / self.copies, float(per_s) / self.copies)]
+        if not levels:
+            return None
+        before = (0.0, 0.0)
+        for level in levels:
+            if requests_per_copy <= level[0]:
+                share = (requests_per_copy - before[0]) / (level[0] - before[0])
+                return before[1] + share * (level[1] - before[1])
+            before = level
+        return before[1]
 
 
 #: Share of the saturation point that is kept free for what arrives while a new copy starts.

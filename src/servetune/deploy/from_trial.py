@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -134,15 +134,42 @@ def saturation_of_trials(
         copies: Copies that shared each trial's requests.
     """
     levels = []
-    for trial in trials:
+    for trial in _of_same_server(trials, chosen):
         results = trial.results
         concurrency = results.get("max_concurrency")
         latency_ms = results.get("median_e2e_latency_ms")
-        same = trial.config.server_args == chosen.config.server_args and trial.plan == chosen.plan
-        if same and trial.status == "ok" and concurrency and latency_ms is not None:
+        if concurrency and latency_ms is not None:
             good = all(limit.holds(results) is True for limit in constraints)
             levels.append(Level(int(concurrency), float(latency_ms), good if constraints else None))
     return saturation_point(levels, copies)
+
+
+def with_levels(
+    evidence: Evidence, trials: Sequence[TrialRecord], chosen: TrialRecord, *, copies: int
+) -> Evidence:
+    """The evidence with the throughput of the chosen settings at each load that was tried.
+
+    Args:
+        evidence: Evidence of the chosen trial.
+        trials: Trials of the whole sweep.
+        chosen: The trial that is deployed.
+        copies: Copies that shared each trial's requests.
+    """
+    levels = {
+        float(trial.results["max_concurrency"]) / copies: float(per_s) / copies
+        for trial in _of_same_server(trials, chosen)
+        if trial.results.get("max_concurrency")
+        and (per_s := trial.results.get("output_throughput"))
+    }
+    return msgspec.structs.replace(evidence, copies=copies, levels=tuple(sorted(levels.items())))
+
+
+def _of_same_server(trials: Sequence[TrialRecord], chosen: TrialRecord) -> Iterator[TrialRecord]:
+    """Trials that ended well with the chosen trial's server."""
+    for trial in trials:
+        same = trial.config.server_args == chosen.config.server_args and trial.plan == chosen.plan
+        if same and trial.status == "ok":
+            yield trial
 
 
 def with_trial(bundle: Bundle, trial: TrialRecord) -> Bundle:

@@ -161,6 +161,8 @@ class Hosting(msgspec.Struct, frozen=True, kw_only=True):
         routing: Rule that picks the instance or copy for a request.
         reservation_arn: ARN of a Flexible Training Plan for endpoints, or another ML reservation.
         provision_timeout_s: Time to wait for capacity, 300 to 3,600.
+        queued: Whether requests wait in a queue (an asynchronous endpoint), so that no instance
+            need run.
     """
 
     instance_types: tuple[str, ...]
@@ -174,6 +176,7 @@ class Hosting(msgspec.Struct, frozen=True, kw_only=True):
     routing: Routing = Routing()
     reservation_arn: str | None = None
     provision_timeout_s: int | None = None
+    queued: bool = False
 
     def __post_init__(self) -> None:
         self._check_instances()
@@ -183,9 +186,10 @@ class Hosting(msgspec.Struct, frozen=True, kw_only=True):
                     "adapters need an inference component",
                     hint="give --copies 1 or more",
                 )
-            if self.scaling and self.scaling.minimum == 0:
+            if self.scaling and self.scaling.minimum == 0 and not self.queued:
                 raise InputError(
-                    "only inference components scale to zero", hint="give --copies 1 or more"
+                    "only inference components and asynchronous endpoints scale to zero",
+                    hint="give --copies 1 or more, or --async-output s3://..",
                 )
         elif self.copies < 1:
             raise InputError(f"--copies must be 1 or more, got {self.copies}")
@@ -309,7 +313,12 @@ class HostingOptions(msgspec.Struct, frozen=True, kw_only=True):
         return (first, *(instance(name, service="sagemaker") for name in self.fallback))
 
     def resolved(
-        self, plan: Plan, nodes: tuple[Node, ...], saturation: SaturationPoint | None
+        self,
+        plan: Plan,
+        nodes: tuple[Node, ...],
+        saturation: SaturationPoint | None,
+        *,
+        queued: bool = False,
     ) -> Hosting:
         """The Hosting of these options.
 
@@ -317,6 +326,7 @@ class HostingOptions(msgspec.Struct, frozen=True, kw_only=True):
             plan: Plan of one instance, or of one copy where there are components.
             nodes: Instance types, the preferred one first.
             saturation: Measured, per what scaling adds: a copy, or an instance without components.
+            queued: Whether the endpoint is asynchronous.
 
         Raises:
             InputError: Options contradict, or the target of scaling is not known.
@@ -339,6 +349,7 @@ class HostingOptions(msgspec.Struct, frozen=True, kw_only=True):
             routing=parse_routing(self.routing),
             reservation_arn=self.reservation_arn,
             provision_timeout_s=self.provision_timeout_s,
+            queued=queued,
         )
 
     def _memory_mib(self, node: Node, per_instance: int) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from servetune.deploy.bundle import MARKER, PLAN_FILE, Bundle, json_text
+from servetune.deploy.cloudformation import TEMPLATE_FILE, template
+from servetune.deploy.cost import cost_of, token_cost
 from servetune.deploy.deployment import (
     DEPLOYMENT_FILE,
     Deployment,
@@ -17,22 +19,33 @@ from servetune.deploy.deployment import (
     deployment_of,
 )
 from servetune.deploy.endpoint import Endpoint
-from servetune.deploy.evidence import Evidence, usd_per_million_tokens
+from servetune.deploy.evidence import Evidence
+from servetune.deploy.policies import execution_role_policy, operator_policy, trust_policy
 from servetune.units import format_rate, format_usd
 
 
-def render_sagemaker(endpoint: Endpoint) -> Bundle:
-    """The files of an endpoint; pure."""
+def render_sagemaker(endpoint: Endpoint, *, as_stack: bool = False) -> Bundle:
+    """The files of an endpoint; pure.
+
+    Args:
+        endpoint: The endpoint.
+        as_stack: Whether a template of CloudFormation is among them.
+    """
     deployment = deployment_of(endpoint)
     texts = {
-        "README.md": readme_text(endpoint, deployment),
+        "README.md": readme_text(endpoint, deployment, as_stack=as_stack),
         "environment.json": json_text(endpoint.environment),
         "model.json": json_text(deployment.only("model").request),
         "endpoint_config.json": json_text(deployment.only("endpoint-config").request),
         "endpoint.json": json_text(deployment.only("endpoint").request),
         DEPLOYMENT_FILE: deployment.to_json(),
+        **({TEMPLATE_FILE: json_text(template(deployment))} if as_stack else {}),
+        "execution-role-trust.json": json_text(trust_policy()),
+        "execution-role-policy.json": json_text(execution_role_policy(deployment)),
+        "operator-policy.json": json_text(operator_policy(deployment)),
     }
     node, options, evidence = endpoint.node, endpoint.options, endpoint.evidence
+    tokens = token_cost(endpoint.hosting, node.price, evidence)
     texts[PLAN_FILE] = json_text(
         {
             MARKER: 1,
@@ -51,7 +64,7 @@ def render_sagemaker(endpoint: Endpoint) -> Bundle:
                 "device_count": node.device_count,
             },
             "price": msgspec.to_builtins(node.price),
-            "usd_per_million_output_tokens": usd_per_million_tokens(node, evidence),
+            "usd_per_million_output_tokens": tokens and tokens.usd_per_million,
             "simulated": evidence.simulated if evidence else None,
             "plan": msgspec.to_builtins(endpoint.plan),
             "plan_as_given": msgspec.to_builtins(endpoint.given),
@@ -76,7 +89,7 @@ _FIGURES = (
 )
 
 
-def readme_text(endpoint: Endpoint, deployment: Deployment) -> str:
+def readme_text(endpoint: Endpoint, deployment: Deployment, *, as_stack: bool = False) -> str:
     """The README as Markdown."""
     node = endpoint.node
     machine = f"1 x `{node.name}` ({node.device_count}x {node.device.name})"
@@ -92,6 +105,8 @@ def readme_text(endpoint: Endpoint, deployment: Deployment) -> str:
         "## What will stand",
         _resources(endpoint),
         _COMMANDS,
+        _QUEUED if endpoint.hosting.queued else _PROOF,
+        *(_stack_commands(endpoint) if as_stack else ()),
         *_aws_commands(endpoint, deployment),
         *_check(endpoint),
         *_copies(endpoint),
@@ -151,6 +166,8 @@ def _figure(value: float) -> str:
 def _price(endpoint: Endpoint) -> list[str]:
     node, region, evidence = endpoint.node, endpoint.options.region, endpoint.evidence
     price = node.price
+    if endpoint.hosting.reservation_arn:
+        return ["## Price", "The reservation pays for the instances; its fee is not counted here."]
     if price is None:
         unpriced = (
             f"No public price of `{node.name}` is known to us, so none is given and no cost "
@@ -158,17 +175,18 @@ def _price(endpoint: Endpoint) -> list[str]:
         )
         return ["## Price", unpriced]
     text = (
-        f"{format_usd(price.usd_per_hour)} per hour on demand "
+        f"{format_usd(price.usd_per_hour)} per hour on demand for each instance "
         f"(exactly {price.usd_per_hour:g} USD; {price.region}, {price.date}; {price.source}). "
         f"That is {format_usd(price.usd_per_hour * 24)} a day for as long as the endpoint exists."
     )
     if price.region != region:
         text += f" The price is of {price.region}; {region} may differ."
-    cost = usd_per_million_tokens(node, evidence)
+    cost = token_cost(endpoint.hosting, price, evidence)
     if cost is not None:
         text += (
             f"\n\nAt the {'simulated' if evidence and evidence.simulated else 'measured'} "
-            f"throughput a million output tokens cost {format_usd(cost)}."
+            f"throughput a million output tokens cost {format_usd(cost.usd_per_million)} "
+            f"({cost.load})."
         )
     return ["## Price", text]
 
@@ -205,15 +223,17 @@ def _resources(endpoint: Endpoint) -> str:
 
 
 def _cost(endpoint: Endpoint) -> str:
-    most, nodes = endpoint.hosting.most_instances, endpoint.options.nodes
-    prices = [node.price for node in nodes if node.price is not None]
-    if len(prices) < len(nodes):
+    prices = {node.name: node.price for node in endpoint.options.nodes}
+    cost = cost_of(endpoint.hosting, prices)
+    if cost.reservation_arn:
+        return "no cost on demand: the reservation pays"
+    if cost.price is None or cost.most_usd_per_hour is None:
         return "cost not known: a type has no public price"
-    dearest = max(prices, key=lambda price: price.usd_per_hour)
+    most = cost.most_instances
     counted = "1 instance" if most == 1 else f"{most} instances"
     return (
-        f"at most {format_usd(dearest.usd_per_hour * most)} an hour for {counted} "
-        f"({dearest.region}, {dearest.date}; {dearest.source})"
+        f"at most {format_usd(cost.most_usd_per_hour)} an hour for {counted} "
+        f"({cost.price.region}, {cost.price.date}; {cost.price.source})"
     )
 
 
@@ -224,15 +244,16 @@ _COMMANDS = """\
 
 ```sh
 export SAGEMAKER_ROLE_ARN=arn:aws:iam::<account>:role/<execution role>
-servetune deploy apply BUNDLE      # asks AWS what would fail, then makes it; costs money
+servetune deploy apply BUNDLE      # says the price and asks, then makes it; costs money
 servetune deploy status BUNDLE
 servetune deploy logs BUNDLE
 servetune deploy delete BUNDLE     # the cost ends here
 ```
 
 `apply` goes on where it was stopped. A gated model needs a token: `--hf-token-secret
-<Secrets Manager ARN>` or `--hf-token-from-env`. Neither is written to this folder.
+<Secrets Manager ARN>` or `--hf-token-from-env`. Neither is written to this folder."""
 
+_PROOF = """\
 ## Does it do what was measured?
 
 ```sh
@@ -243,6 +264,39 @@ It asks what the trial asked. Prompts of a data set, such as ShareGPT, are in no
 they are with `--dataset FILE`.
 
 A non-streaming invocation ends after 60 s; stream what may take longer."""
+
+_QUEUED = """\
+## Requests wait in a queue
+
+The endpoint is asynchronous: it takes requests as files in S3 and leaves answers there, so
+`servetune bench` cannot prove it; prove the same plan on an endpoint without `--async-output`.
+
+```sh
+aws sagemaker-runtime invoke-endpoint-async --endpoint-name ENDPOINT \\
+  --input-location s3://bucket/request.json --content-type application/json
+```
+
+An answer may take up to an hour, is not streamed, and is at the `OutputLocation` of the reply."""
+
+
+def _stack_commands(endpoint: Endpoint) -> list[str]:
+    """Commands that make, change and delete the stack."""
+    region, name = endpoint.options.region, endpoint.name
+    aws = f"aws --region {region} cloudformation"
+    role = (
+        ""
+        if endpoint.options.role_arn
+        else (' --parameter-overrides ExecutionRoleArn="$SAGEMAKER_ROLE_ARN"')
+    )
+    lines = (
+        f"{aws} deploy --stack-name {name} --template-file {TEMPLATE_FILE}{role}   # costs money",
+        f"{aws} delete-stack --stack-name {name}   # the cost ends here",
+    )
+    about = (
+        "The first command again, after the bundle was rendered anew, updates the stack. Use "
+        "either the stack or `servetune deploy apply`: both make resources of the same names."
+    )
+    return ["## As a stack of CloudFormation", "\n".join(["```sh", *lines, "```"]), about]
 
 
 def _aws_commands(endpoint: Endpoint, deployment: Deployment) -> list[str]:
@@ -314,4 +368,6 @@ _FILES = f"""\
 - `environment.json`: the container's environment, every tuned value written out
 - `model.json`, `endpoint_config.json`, `endpoint.json`: the requests, as they are sent
 - `plan.json`: the plan, where it came from, and the results it rests on
+- `execution-role-policy.json`, `execution-role-trust.json`: what the execution role needs
+- `operator-policy.json`: what whoever runs the commands above needs
 - `{DEPLOYMENT_FILE}`: all requests in order, for `servetune deploy`"""

@@ -7,6 +7,7 @@ patterns and upper bounds included, and answers against their required members.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -51,8 +52,15 @@ class ControlPlane:
             time-out, or half an hour where none was set.
         unhealthy: Words in a model's environment or image that keep its container from
             answering.
+        lag_s: Seconds until what was made is seen by requests that rest on it: "the response
+            might not reflect the results of a recently completed write operation" (CreateEndpoint,
+            API reference, November 2026).
         quota: Instances allowed by type; 20 where none is set.
         rows: (kind, name) -> what is known.
+        targets: Scalable targets by resource id, of Application Auto Scaling.
+        alarms: Alarms by name, of CloudWatch.
+        ringing: Names of alarms that ring as soon as an update has begun.
+        hub: Models of JumpStart's public hub, by name, with their documents.
         jobs: What answers for AI workloads and jobs.
     """
 
@@ -61,6 +69,7 @@ class ControlPlane:
         self.create_s, self.copy_s = 300.0, 240.0
         self.delete_s, self.update_s = 90.0, 600.0
         self.job_s = 600.0
+        self.lag_s = 0.0
         self.no_capacity: set[str] = set()
         self.unhealthy: set[str] = set()
         self.quota: dict[str, int] = {}
@@ -68,6 +77,10 @@ class ControlPlane:
         self.tags: dict[str, dict[str, str]] = {}
         self.made: Counter[tuple[str, str]] = Counter()
         self.page_size = 100
+        self.targets: dict[str, Any] = {}
+        self.alarms: dict[str, Any] = {}
+        self.ringing: set[str] = set()
+        self.hub: dict[str, Any] = {}
         self.jobs: Any = None
 
     def answer(self, operation: str, request: Request) -> Request:
@@ -98,6 +111,16 @@ class ControlPlane:
             )
         return row
 
+    def visible(self, kind: str, name: str) -> dict[str, Any]:
+        """The row, once whoever asks sees it."""
+        row = self.row(kind, name)
+        if self.lag_s and self.now_s() - row["made"] < self.lag_s:
+            words = KINDS[kind][1].replace("-", " ")
+            raise Refusal(
+                "ValidationException", f'Could not find {words} "{self.arn(kind, name)}".'
+            )
+        return row
+
     def put(self, kind: str, request: Request, **more: Any) -> Request:
         name = request[KINDS[kind][0]]
         if (kind, name) in self.rows:
@@ -109,7 +132,8 @@ class ControlPlane:
         tags = {tag["Key"]: tag["Value"] for tag in request.get("Tags", [])}
         self.tags[self.arn(kind, name)] = tags
         held = {key: value for key, value in request.items() if key != "Tags"}
-        self.rows[kind, name] = {"request": held, "since": self.now_s(), **more}
+        now_s = self.now_s()
+        self.rows[kind, name] = {"request": held, "since": now_s, "made": now_s, **more}
         self.made[kind, name] += 1
         return {f"{kind}Arn": self.arn(kind, name)}
 
@@ -186,7 +210,30 @@ class ControlPlane:
     # models and configurations
 
     def create_model(self, request: Request) -> Request:
+        """Licensed files of JumpStart need consent (hashicorp/terraform-provider-aws, 34795)."""
+        source = request["PrimaryContainer"].get("ModelDataSource", {}).get("S3DataSource", {})
+        uri, consent = source.get("S3Uri", ""), source.get("ModelAccessConfig", {})
+        if uri.startswith("s3://jumpstart-private-cache-") and not consent.get("AcceptEula"):
+            raise Refusal(
+                "ValidationException",
+                "The AcceptEula value must be explicitly defined as True in order to accept the "
+                f'end-user license agreement (EULA) that this "{uri}" model requires.',
+            )
         return self.put("Model", request)
+
+    def describe_hub_content(self, request: Request) -> Request:
+        """JumpStart's public hub: names of `hub`, with their documents."""
+        name = request["HubContentName"]
+        if request["HubName"] != "SageMakerPublicHub" or name not in self.hub:
+            raise Refusal("ResourceNotFound", f"Hub content {name} does not exist")
+        arn = f"arn:aws:sagemaker:us-east-1:aws:hub-content/SageMakerPublicHub/Model/{name}/1.0.0"
+        return {
+            "HubContentName": name, "HubContentArn": arn, "HubContentVersion": "1.0.0",
+            "HubContentType": "Model", "DocumentSchemaVersion": "2.2.0",
+            "HubName": "SageMakerPublicHub", "HubArn": arn.partition("/Model/")[0],
+            "HubContentDocument": json.dumps(self.hub[name]), "HubContentStatus": "Available",
+            "CreationTime": 0.0,
+        }  # fmt: skip
 
     def describe_model(self, request: Request) -> Request:
         return self.about("Model", request["ModelName"])
@@ -203,7 +250,7 @@ class ControlPlane:
             if ("InstanceType" in variant) == ("InstancePools" in variant):
                 raise Refusal("ValidationException", "Exactly one of InstanceType, InstancePools")
             if "ModelName" in variant:
-                self.row("Model", variant["ModelName"])
+                self.visible("Model", variant["ModelName"])
             elif "ExecutionRoleArn" not in request:
                 raise Refusal(
                     "ValidationException", "ExecutionRoleArn is needed for a variant without model"
@@ -231,6 +278,7 @@ class ControlPlane:
     # endpoints
 
     def create_endpoint(self, request: Request) -> Request:
+        self.visible("EndpointConfig", request["EndpointConfigName"])
         for variant in self._variants(request["EndpointConfigName"]):
             pools = variant.get("InstancePools") or [variant]
             for pool in pools:
@@ -239,7 +287,7 @@ class ControlPlane:
 
     def describe_endpoint(self, request: Request) -> Request:
         name = request["EndpointName"]
-        row = self.row("Endpoint", name)
+        row = self.visible("Endpoint", name)
         status, reason, config = self._endpoint_state(row)
         about = self.about("Endpoint", name)
         about |= {"EndpointStatus": status, "EndpointConfigName": config}
@@ -249,10 +297,11 @@ class ControlPlane:
             about["ProductionVariants"] = [
                 {
                     "VariantName": variant["VariantName"],
-                    "CurrentInstanceCount": variant.get("InitialInstanceCount", 1),
-                    "DesiredInstanceCount": variant.get("InitialInstanceCount", 1),
+                    "CurrentInstanceCount": count,
+                    "DesiredInstanceCount": count,
                 }
                 for variant in self._variants(config)
+                for count in [self._count(row, variant)]
             ]
         return about
 
@@ -279,9 +328,99 @@ class ControlPlane:
         row = self.row("Endpoint", name)
         if self._endpoint_state(row)[0] != "InService":
             raise Refusal("ValidationException", f"Cannot update in-progress endpoint {name}.")
-        self.row("EndpointConfig", request["EndpointConfigName"])
-        row["update"] = {"to": request["EndpointConfigName"], "at": self.now_s()}
+        new = self.visible("EndpointConfig", request["EndpointConfigName"])["request"]
+        (old,), (variant,) = (
+            self._variants(row["request"]["EndpointConfigName"]),
+            new["ProductionVariants"],
+        )
+        count = self._count(row, old)
+        deploying = request.get("DeploymentConfig", {})
+        self._deploys(deploying, count, request["EndpointConfigName"])
+        self._keeps_type_while_scaled(name, old, variant)
+        keeps = request.get("RetainAllVariantProperties", False)
+        row["update"] = {
+            "to": request["EndpointConfigName"], "at": self.now_s(),
+            "counts": {variant["VariantName"]: count} if keeps else {},
+            "rings": self._rings(deploying),
+        }  # fmt: skip
         return {"EndpointArn": self.arn("Endpoint", name)}
+
+    def update_endpoint_weights_and_capacities(self, request: Request) -> Request:
+        name = request["EndpointName"]
+        if self._endpoint_state(self.row("Endpoint", name))[0] != "InService":
+            raise Refusal("ValidationException", f"Cannot update in-progress endpoint {name}.")
+        (wanted,) = request["DesiredWeightsAndCapacities"]
+        self.scale(name, wanted["DesiredInstanceCount"])
+        return {"EndpointArn": self.arn("Endpoint", name)}
+
+    def scale(self, endpoint: str, count: int) -> None:
+        """What autoscaling does to an endpoint's variant."""
+        self.row("Endpoint", endpoint).setdefault("counts", {})["AllTraffic"] = count
+
+    @staticmethod
+    def _count(row: dict[str, Any], variant: Request) -> int:
+        """Instances of a variant: as scaled or kept, else as its configuration begins."""
+        first = variant.get("InitialInstanceCount", 1)
+        return int(row.get("counts", {}).get(variant["VariantName"], first))
+
+    def _deploys(self, config: Request, count: int, to: str) -> None:
+        """Rules of a deployment's batches (SageMaker API reference, November 2026).
+
+        RollingUpdatePolicy: the batch is 5% to 50% of the variant's total instance count;
+        TrafficRoutingConfig: a canary at most 50%, a linear step 10% to 50%; DeploymentConfig:
+        one update policy at most; AutoRollbackConfig: alarms "in your account".
+        """
+        if {"BlueGreenUpdatePolicy", "RollingUpdatePolicy"} <= set(config):
+            raise Refusal("ValidationException", "Only one update policy may be given")
+        if "RollingUpdatePolicy" in config:
+            self._share(config["RollingUpdatePolicy"]["MaximumBatchSize"], count, 0.05, 0.5)
+            policy = config["RollingUpdatePolicy"]
+        elif "BlueGreenUpdatePolicy" in config:
+            policy = config["BlueGreenUpdatePolicy"]
+            traffic = policy["TrafficRoutingConfiguration"]
+            if traffic["Type"] == "CANARY":
+                self._share(traffic["CanarySize"], count, 0.0, 0.5)
+            if traffic["Type"] == "LINEAR":
+                self._share(traffic["LinearStepSize"], count, 0.1, 0.5)
+            # "The timeout should be larger than the total waiting time" (BlueGreenUpdatePolicy).
+            waits = traffic["WaitIntervalInSeconds"] + policy.get("TerminationWaitInSeconds", 0)
+            if policy.get("MaximumExecutionTimeoutInSeconds", 1e9) <= waits:
+                raise Refusal("ValidationException", f"{to}: the timeout is below the waiting time")
+        self._has_alarms(config)
+
+    @staticmethod
+    def _share(size: Request, count: int, low: float, high: float) -> None:
+        share = size["Value"] / (100 if size["Type"] == "CAPACITY_PERCENT" else count)
+        if count < 2 or not low <= share <= high:
+            raise Refusal(
+                "ValidationException",
+                f"Batch size {size['Value']} ({size['Type']}) must be between {low:.0%} and "
+                f"{high:.0%} of the total count of {count}",
+            )
+
+    def _has_alarms(self, config: Request) -> None:
+        for alarm in config.get("AutoRollbackConfiguration", {}).get("Alarms", []):
+            if alarm["AlarmName"] not in self.alarms:
+                raise Refusal("ValidationException", f"Alarm {alarm['AlarmName']} does not exist")
+
+    def _rings(self, config: Request) -> str:
+        """The alarm that rings during an update which watches it; empty for none."""
+        watched = config.get("AutoRollbackConfiguration", {}).get("Alarms", [])
+        return next((a["AlarmName"] for a in watched if a["AlarmName"] in self.ringing), "")
+
+    def _keeps_type_while_scaled(self, name: str, old: Request, new: Request) -> None:
+        """An update of the instance type fails while the variant is a target of autoscaling.
+
+        SageMaker developer guide, "Update endpoints that use auto scaling", November 2026.
+        """
+        kinds = [each.get("InstancePools") or each["InstanceType"] for each in (old, new)]
+        resource = f"endpoint/{name}/variant/{old['VariantName']}"
+        if kinds[0] != kinds[1] and resource in self.targets:
+            raise Refusal(
+                "ValidationException",
+                f"The variant of {resource} is a scalable target: deregister it before its "
+                "instance type changes",
+            )
 
     def delete_endpoint(self, request: Request) -> None:
         name = request["EndpointName"]
@@ -339,13 +478,15 @@ class ControlPlane:
         since_s = self.now_s() - update["at"]
         if since_s < self.update_s:
             return "Updating", "", config
-        if self._sick_s(update["to"]) is None:
+        if self._sick_s(update["to"]) is None and not update["rings"]:
+            row["counts"] = update["counts"]
             row["request"] = {**row["request"], "EndpointConfigName": update["to"]}
             del row["update"]
             return "InService", "", update["to"]
         if since_s < 2 * self.update_s:
             return "RollingBack", "", config
-        return "InService", ROLLED_BACK, config
+        rang = f" by alarm {update['rings']}" if update["rings"] else ""
+        return "InService", f"{ROLLED_BACK}{rang}", config
 
     def _provisioned(self, config: str) -> tuple[float, str]:
         """Seconds until capacity is there or given up, and why it was given up."""
@@ -460,6 +601,11 @@ class ControlPlane:
 
     def update_inference_component(self, request: Request) -> Request:
         row = self._resting(request["InferenceComponentName"])
+        deploying = request.get("DeploymentConfig", {})
+        if deploying:  # InferenceComponentRollingUpdatePolicy: 5% to 50% of the copy count
+            size = deploying["RollingUpdatePolicy"]["MaximumBatchSize"]
+            self._share(size, row["copies"], 0.05, 0.5)
+            self._has_alarms(deploying)
         for key in ("Specification", "Specifications"):
             if key in request:
                 row["request"] = {**row["request"], key: request[key]}
@@ -509,10 +655,13 @@ class ControlPlane:
         """Status, copies that serve, reason of failure."""
         if "deleting" in row:
             return "Deleting", 0, ""
+        specifications = row["request"].get("Specifications") or [row["request"]["Specification"]]
+        base = specifications[0].get("BaseInferenceComponentName")
+        if base and not self._loads_adapters(base):
+            row["failed"] = "Failed to load the adapter: 404 for /v1/load_lora_adapter"
         if "failed" in row:
             return "Failed", 0, row["failed"]
         passed_s = self.now_s() - row["since"]
-        specifications = row["request"].get("Specifications") or [row["request"]["Specification"]]
         if any(self._is_sick(each.get("ModelName", "")) for each in specifications):
             limit_s = (
                 specifications[0]
@@ -527,6 +676,19 @@ class ControlPlane:
         if there >= row["copies"]:
             return "InService", row["copies"], ""
         return row.get("busy", "Creating"), there, ""
+
+    def _loads_adapters(self, base: str) -> bool:
+        """Whether a base takes adapters while it runs.
+
+        vLLM's container must be told so (model-hosting-container-standards, "LoRA Adapter
+        Management": required with inference components).
+        """
+        request = self.row("InferenceComponent", base)["request"]
+        each = (request.get("Specifications") or [request["Specification"]])[0]
+        model = self.rows.get(("Model", each.get("ModelName", "")))
+        variables = model["request"]["PrimaryContainer"]["Environment"] if model else {}
+        told = variables.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "").lower() in ("true", "1")
+        return told or not any(key.startswith("SM_VLLM_") for key in variables)
 
     def _components_of(self, endpoint: str) -> list[str]:
         return [

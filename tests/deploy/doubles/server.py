@@ -10,7 +10,8 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from doubles.control import ControlPlane, Refusal
+from doubles.control import ACCOUNT, ControlPlane, Refusal
+from doubles.iam import may
 from doubles.jobs import AiJobs
 from doubles.runtime import Asked, ContainerRefused, Runtime
 from doubles.s3 import ObjectStore, operation_of
@@ -31,7 +32,7 @@ TARGETS = {
 #: Environment variable that sends a service's clients here.
 ENDPOINTS = (
     "SAGEMAKER", "SAGEMAKER_RUNTIME", "APPLICATION_AUTO_SCALING", "SERVICE_QUOTAS", "PRICING",
-    "CLOUDWATCH", "CLOUDWATCH_LOGS", "SECRETS_MANAGER", "S3",
+    "CLOUDWATCH", "CLOUDWATCH_LOGS", "SECRETS_MANAGER", "S3", "STS",
 )  # fmt: skip
 
 
@@ -58,6 +59,8 @@ class FakeAws:
         silent_after: How many changing requests are answered; the next is done, and its answer
             never comes. `None` to answer all.
         fell_silent: Set when that has happened, for a test that kills who waits.
+        caller: ARN of whoever asks.
+        policy: IAM policy of whoever asks; `None` for one who may do everything.
     """
 
     def __init__(self, now_s: Callable[[], float] | None = None, *, look_s: float = 0.0) -> None:
@@ -65,6 +68,7 @@ class FakeAws:
         self._given, self.look_s = now_s, look_s
         self.control = ControlPlane(self.now_s)
         self.services = OtherServices(self.control)
+        self.control.targets, self.control.alarms = self.services.targets, self.services.alarms
         self.s3 = ObjectStore()
         self.runtime = Runtime(self._is_serving)
         self.control.jobs = AiJobs(self.control, self.s3, self._is_serving)
@@ -76,6 +80,8 @@ class FakeAws:
         self.allowed: dict[str, int] = {}
         self.silent_after: int | None = None
         self.fell_silent = threading.Event()
+        self.policy: dict[str, Any] | None = None
+        self.caller = f"arn:aws:sts::{ACCOUNT}:assumed-role/Developer/alice"
         self._ending = threading.Event()
         self._lock = threading.RLock()
         self._server = _Server(("127.0.0.1", 0), _handler(self))
@@ -151,11 +157,23 @@ class FakeAws:
                 self._passed_s += self.look_s
             try:
                 self._faults(operation)
+                if self.policy is not None:
+                    may(self.policy, service, operation, request)
                 if service == "sagemaker":
                     return 200, self.control.answer(operation, request)
                 return 200, self.services.answer(operation, request)
             except Refusal as refusal:
                 return refusal.status, {"__type": refusal.code, "message": refusal.message}
+
+    def identity(self) -> str:
+        """Answer of the Security Token Service, in its XML."""
+        self.calls.append(("sts", "GetCallerIdentity", {}))
+        return (
+            '<GetCallerIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">'
+            f"<GetCallerIdentityResult><Arn>{self.caller}</Arn><UserId>A:alice</UserId>"
+            f"<Account>{ACCOUNT}</Account></GetCallerIdentityResult>"
+            "</GetCallerIdentityResponse>"
+        )
 
     def hold_back(self, operation: str, status: int) -> None:
         """Keep an answer for ever, where it is its turn."""
@@ -187,6 +205,11 @@ class FakeAws:
         with self._lock:
             name = operation_of(method, target)
             self.calls.append(("s3", name, target))
+            if self.policy is not None:
+                try:
+                    may(self.policy, "s3", name, target)
+                except Refusal:
+                    return 403, {}, b"<Error><Code>AccessDenied</Code></Error>"
             if name in self.allowed:
                 self.allowed[name] -= 1
                 if self.allowed[name] < 0:
@@ -250,6 +273,8 @@ def _handler(double: FakeAws) -> type[BaseHTTPRequestHandler]:
                            {"Content-Type": "application/x-amz-json-1.1"})  # fmt: skip
             elif self.path.startswith("/endpoints/"):
                 self.invoke(body)
+            elif body.startswith(b"Action=GetCallerIdentity"):
+                self.reply(200, double.identity().encode(), {"Content-Type": "text/xml"})
             else:
                 named = {name.lower(): value for name, value in self.headers.items()}
                 status, about, answer = double.stored(self.command, self.path, named, body)

@@ -78,6 +78,12 @@ class OtherServices:
         self.control.row(kinds[kind], name)
         self.targets[request["ResourceId"]] = request
 
+    def describe_scalable_targets(self, request: Request) -> Request:
+        ids = request.get("ResourceIds") or list(self.targets)
+        found = [self.targets[name] for name in ids if name in self.targets]
+        more = {"RoleARN": f"arn:aws:iam::{ACCOUNT}:role/scaling", "CreationTime": 0.0}
+        return {"ScalableTargets": [target | more for target in found]}
+
     def put_scaling_policy(self, request: Request) -> Request:
         if request["ResourceId"] not in self.targets:
             raise Refusal("ObjectNotFoundException", "No scalable target registered")
@@ -113,21 +119,31 @@ class OtherServices:
         self.alarms[request["AlarmName"]] = request
 
     def describe_alarms(self, request: Request) -> Request:
-        prefix = request.get("AlarmNamePrefix", "")
+        prefix, names = request.get("AlarmNamePrefix", ""), request.get("AlarmNames")
         return {
             "MetricAlarms": [
                 {
+                    **{key: value for key, value in alarm.items() if key != "Tags"},
                     "AlarmName": name,
                     "AlarmArn": f"arn:aws:cloudwatch:us-east-1:{ACCOUNT}:alarm:{name}",
                 }
-                for name in self.alarms
-                if name.startswith(prefix)
+                for name, alarm in self.alarms.items()
+                if name.startswith(prefix) and (names is None or name in names)
             ]
         }
 
     def delete_alarms(self, request: Request) -> None:
+        """A wrong name keeps all from being deleted (CloudWatch API reference, DeleteAlarms)."""
+        if missing := [name for name in request["AlarmNames"] if name not in self.alarms]:
+            raise Refusal("ResourceNotFound", f"{missing[0]} does not exist", 404)
         for name in request["AlarmNames"]:
-            self.alarms.pop(name, None)
+            del self.alarms[name]
+
+    def list_tags_for_resource(self, request: Request) -> Request:
+        name = request["ResourceARN"].rpartition(":alarm:")[2]
+        if name not in self.alarms:
+            raise Refusal("ResourceNotFoundException", f"{name} does not exist")
+        return {"Tags": self.alarms[name].get("Tags", [])}
 
     # logs
 

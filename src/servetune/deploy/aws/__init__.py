@@ -3,26 +3,38 @@
 `client` is the only module that sends requests to AWS.
 """
 
-from servetune.deploy.aws.apply import apply
+from servetune.deploy.aws.account import caller, listed_prices
+from servetune.deploy.aws.apply import apply, stands
 from servetune.deploy.aws.check import Finding, Report, check, check_live
-from servetune.deploy.aws.client import AwsClient
+from servetune.deploy.aws.client import AwsClient, AwsError
+from servetune.deploy.aws.drift import drift
+from servetune.deploy.aws.orphans import orphans
 from servetune.deploy.aws.state import StateFile
-from servetune.deploy.aws.status import LogGroups, logs, orphans, status
-from servetune.deploy.aws.teardown import delete
-from servetune.deploy.aws.update import update
+from servetune.deploy.aws.status import LogGroups, logs, status
+from servetune.deploy.aws.teardown import Deletion, delete
+from servetune.deploy.aws.update import Running, mend, running, update
 
 __all__ = [
     "AwsClient",
+    "AwsError",
+    "Deletion",
     "Finding",
     "LogGroups",
     "Report",
+    "Running",
     "StateFile",
     "apply",
+    "caller",
     "check",
     "check_live",
     "delete",
+    "drift",
+    "listed_prices",
     "logs",
+    "mend",
     "orphans",
+    "running",
+    "stands",
     "status",
     "update",
 ]

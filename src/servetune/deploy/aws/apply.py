@@ -8,10 +8,16 @@ whatever the first run left.
 from __future__ import annotations
 
 from servetune.deploy.aws.client import AwsClient, AwsError
-from servetune.deploy.aws.resources import Change, describe, specifications
+from servetune.deploy.aws.drift import difference
+from servetune.deploy.aws.resources import Change, call_once_visible, describe
 from servetune.deploy.aws.service_model import problems
 from servetune.deploy.aws.waiting import ResourceStatus, WaitOptions
-from servetune.deploy.deployment import Deployment, Step, from_zero_policy
+from servetune.deploy.deployment import (
+    DELETE_AFTER_TAG,
+    Deployment,
+    Step,
+    from_zero_policy,
+)
 from servetune.errors import CannotRender, DeployError
 from servetune.json_value import JsonObject
 
@@ -60,9 +66,28 @@ async def apply(
         found = await _existing(step, change)
         if found is None:
             await make(await _completed_step(step, deployment, change.aws), change, secrets)
+        elif step.kind == "endpoint":
+            await _renew_end(step, found, change.aws)
         change.state.created(step.kind, step.name, _arn(found))
         if step.kind in ("endpoint", "component", "adapter"):
             await _require_served(step, change)
+
+
+async def stands(deployment: Deployment, aws: AwsClient) -> bool:
+    """Whether the endpoint is there with these settings already, and costs what it costs."""
+    answer = await describe(aws, "endpoint", deployment.endpoint)
+    return (
+        answer is not None
+        and answer["EndpointStatus"] not in ("Failed", "Deleting")
+        and answer.get("EndpointConfigName") == deployment.only("endpoint-config").name
+    )
+
+
+async def _renew_end(step: Step, existing: JsonObject, aws: AwsClient) -> None:
+    """Write the time at which an endpoint that stands was asked to end now."""
+    tags = [tag for tag in step.request["Tags"] if tag["Key"] == DELETE_AFTER_TAG]
+    if tags:
+        await aws.call("sagemaker", "AddTags", ResourceArn=existing["EndpointArn"], Tags=tags)
 
 
 def _require_sound(deployment: Deployment) -> None:
@@ -102,7 +127,7 @@ async def make(step: Step, change: Change, secrets: dict[str, str] | None = None
         step = step.with_members(PrimaryContainer=container)
     change.state.requested(step.kind, step.name)
     try:
-        await change.aws.call(step.service, step.operation, **step.request)
+        await call_once_visible(change.aws, step.service, step.operation, step.request)
     except AwsError as error:
         # An answer that got lost: the request was done, and tried again.
         if "already exist" not in error.service_message:
@@ -145,27 +170,13 @@ async def _existing(step: Step, change: Change) -> JsonObject | None:
     if status in ("Failed", "Deleting"):
         await change.settled(step.kind, step.name)
         return None
-    difference = _difference(step.request, answer)
-    if difference:
+    otherwise = difference(step.request, answer)
+    if otherwise:
         raise DeployError(
-            f"{step.kind} '{step.name}' exists with other settings ({difference})",
+            f"{step.kind} '{step.name}' exists with other settings ({otherwise})",
             hint="change it with servetune deploy update",
         )
     return answer
-
-
-def _difference(request: JsonObject, existing: JsonObject) -> str:
-    """The first difference of a component that is there from its request; empty for none."""
-    if existing["EndpointName"] != request["EndpointName"]:
-        return f"on endpoint {existing['EndpointName']}"
-    for there, own in zip(specifications(existing), specifications(request), strict=False):
-        for name in ("ModelName", "BaseInferenceComponentName"):
-            if name in own and there.get(name, own[name]) != own[name]:
-                return f"{name} {there[name]}"
-        files = (there.get("Container") or {}).get("ArtifactUrl")
-        if files and files != (own.get("Container") or {}).get("ArtifactUrl", files):
-            return f"files {files}"
-    return ""
 
 
 async def _completed_step(step: Step, deployment: Deployment, aws: AwsClient) -> Step:
@@ -184,7 +195,7 @@ async def _completed_step(step: Step, deployment: Deployment, aws: AwsClient) ->
 
 async def _require_served(step: Step, change: Change) -> None:
     """Wait for an endpoint or component, and raise unless it is in service."""
-    status = await change.settled(step.kind, step.name)
+    status = await change.visible(step.kind, step.name)
     if status.status != "InService":
         cost = "; the endpoint's instances run and cost money until deleted"
         raise failure(

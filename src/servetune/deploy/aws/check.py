@@ -8,16 +8,19 @@ reservation, existing endpoints, and whether the model's files are in S3.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Literal
 
 import msgspec
 
-from servetune.deploy.aws.account import in_use, price_today, quotas
+from servetune.deploy.aws.account import in_use, listed_prices, quotas
 from servetune.deploy.aws.client import AwsClient, AwsError, is_missing
+from servetune.deploy.aws.jumpstart import LICENSED
 from servetune.deploy.aws.resources import describe, staged_model
 from servetune.deploy.aws.service_model import problems
 from servetune.deploy.containers import CONTAINERS, container_named
+from servetune.deploy.cost import Cost, cost_of
 from servetune.deploy.deployment import Deployment, with_role
 from servetune.deploy.images import ami_version, images, named_image
 from servetune.engines.memory import check_fits, concurrent_sequences
@@ -68,6 +71,7 @@ class CheckInputs(msgspec.Struct, frozen=True, kw_only=True):
         container: Key of the containers.
         image_tag: Tag of the image.
         weights_bytes: Size of the published model.
+        has_token: Whether the container gets a token of the hub.
     """
 
     plan: Plan
@@ -76,6 +80,7 @@ class CheckInputs(msgspec.Struct, frozen=True, kw_only=True):
     container: str
     image_tag: str
     weights_bytes: float
+    has_token: bool = False
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,11 +89,13 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         hours: Time that the endpoint shall stand.
         max_cost_usd: Cost of all hours at most; `None` for no bound.
+        max_hourly_usd: Cost of one hour at most, with the most instances that scaling allows.
         prices: Prices by instance type, where they are not the catalogue's.
     """
 
     hours: float = 24.0
     max_cost_usd: float | None = None
+    max_hourly_usd: float | None = None
     prices: dict[str, Price] = {}
 
 
@@ -100,12 +107,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         usd_per_hour: Cost at the most instances that scaling allows, of the dearest type.
         hours: Time that `total_usd` covers.
         total_usd: Cost of all hours; `None` where a type has no price.
+        cost: Price of the instances; `None` where only requests were checked.
     """
 
     findings: tuple[Finding, ...]
-    usd_per_hour: float | None
-    hours: float
-    total_usd: float | None
+    usd_per_hour: float | None = None
+    hours: float = 24.0
+    total_usd: float | None = None
+    cost: Cost | None = None
 
     @property
     def stops(self) -> tuple[Finding, ...]:
@@ -120,12 +129,25 @@ def check(deployment: Deployment, facts: CheckInputs, budget: Budget, *, today: 
         *_memory(deployment, facts),
         *_time(deployment, facts),
         *_routing(deployment, facts),
+        *gated(deployment, has_token=facts.has_token),
+        *_licence(deployment),
     ]
-    priced, per_hour = _price(deployment, facts, budget, today)
-    total = None if per_hour is None else per_hour * budget.hours
-    findings += priced
+    nodes = {node.name: node.price for node in facts.nodes}
+    prices = {**nodes, **budget.prices}
+    cost = cost_of(deployment.hosting, prices)
+    if cost.reservation_arn is None:
+        findings += [
+            _priced(name, price, deployment.region, today)
+            for name in deployment.hosting.instance_types
+            if (price := prices.get(name)) is not None
+        ]
+    per_hour = cost.most_usd_per_hour
     return Report(
-        findings=tuple(findings), usd_per_hour=per_hour, hours=budget.hours, total_usd=total
+        findings=(*findings, *cost_findings(cost, budget)),
+        usd_per_hour=per_hour,
+        hours=budget.hours,
+        total_usd=None if per_hour is None else per_hour * budget.hours,
+        cost=cost,
     )
 
 
@@ -264,55 +286,78 @@ def _routing(deployment: Deployment, facts: CheckInputs) -> Iterator[Finding]:
         )
 
 
-def _price(
-    deployment: Deployment, facts: CheckInputs, budget: Budget, today: dt.date
-) -> tuple[list[Finding], float | None]:
-    hosting = deployment.hosting
-    findings, each = [], []
-    for node in facts.nodes:
-        price = budget.prices.get(node.name) or node.price
-        if price is None:
-            if hosting.reservation_arn:
-                message = "paid for by the reservation, whose fee is not counted here"
-                findings.append(Finding("note", "price", f"{node.name}: {message}"))
-                each.append(0.0)
-                continue
-            findings.append(
-                Finding(
-                    "stop",
-                    "price",
-                    f"no public price of {node.name} is known",
-                    "give --price-per-hour, or let --ask-aws ask the Price List",
-                )
-            )
-            return findings, None
-        each.append(price.usd_per_hour)
-        findings.append(_priced(node, price, deployment.region, today))
-    per_hour = max(each) * hosting.most_instances
-    total = per_hour * budget.hours
-    message = (
-        f"{format_usd(per_hour)} an hour for {hosting.most_instances} "
-        f"{'instances' if hosting.most_instances > 1 else 'instance'} at most, "
-        f"{format_usd(total)} for {budget.hours:g} h"
+def _licence(deployment: Deployment) -> Iterator[Finding]:
+    """Whether the licence of files that the service hands out only for it is accepted."""
+    container = deployment.only("model").request["PrimaryContainer"]
+    source = container.get("ModelDataSource", {}).get("S3DataSource", {})
+    if source.get("S3Uri", "").startswith(LICENSED) and not source.get("ModelAccessConfig"):
+        yield Finding(
+            "stop",
+            "licence",
+            f"{source['S3Uri']} is handed out only to who accepts its licence",
+            "read it, then give --accept-eula",
+        )
+
+
+#: Beginnings of hub ids whose files need an accepted licence and a token (hub, November 2026).
+_GATED = ("meta-llama/", "google/gemma-", "CohereLabs/", "CohereForAI/")
+
+
+def gated(deployment: Deployment, *, has_token: bool) -> Iterator[Finding]:
+    """Whether the container may fetch its model from the hub."""
+    container = deployment.only("model").request["PrimaryContainer"]
+    if container.get("ModelDataSource") or has_token or not deployment.model.startswith(_GATED):
+        return
+    yield Finding(
+        "note",
+        "token",
+        f"{deployment.model} is gated in the hub: without a token the container cannot fetch it",
+        "give --hf-token-secret ARN or --hf-token-from-env, or stage the model (servetune stage)",
     )
-    if budget.max_cost_usd is not None and total > budget.max_cost_usd:
-        findings.append(
-            Finding(
-                "stop",
-                "cost",
-                f"{message}, above --max-cost {format_usd(budget.max_cost_usd)}",
-                f"{format_usd(budget.max_cost_usd)} last "
-                f"{format_seconds(3600 * budget.max_cost_usd / per_hour)}: lower --hours or the "
-                "instances",
-            )
+
+
+def cost_findings(cost: Cost, budget: Budget) -> Iterator[Finding]:
+    """Whether an endpoint costs no more than it may."""
+    if cost.reservation_arn:
+        yield Finding("note", "price", cost.lines[0])
+        return
+    per_hour = cost.most_usd_per_hour
+    if per_hour is None:
+        yield Finding(
+            "stop",
+            "price",
+            f"no public price of {cost.instance_type} is known",
+            "give --price-per-hour, or let --ask-aws ask the Price List",
+        )
+        return
+    total = per_hour * budget.hours
+    hourly = (
+        f"{format_usd(per_hour)} an hour for {cost.most_instances} "
+        f"{'instances' if cost.most_instances > 1 else 'instance'} at most"
+    )
+    message = f"{hourly}, {format_usd(total)} for {budget.hours:g} h"
+    if budget.max_hourly_usd is not None and per_hour > budget.max_hourly_usd:
+        yield Finding(
+            "stop",
+            "cost",
+            f"{hourly}, above --max-hourly {format_usd(budget.max_hourly_usd)}",
+            "take fewer instances or a smaller --scale, or raise --max-hourly",
+        )
+    elif budget.max_cost_usd is not None and total > budget.max_cost_usd:
+        yield Finding(
+            "stop",
+            "cost",
+            f"{message}, above --max-cost {format_usd(budget.max_cost_usd)}",
+            f"{format_usd(budget.max_cost_usd)} last "
+            f"{format_seconds(3600 * budget.max_cost_usd / per_hour)}: lower --hours or the "
+            "instances",
         )
     else:
-        findings.append(Finding("ok", "cost", message))
-    return findings, per_hour
+        yield Finding("ok", "cost", message)
 
 
-def _priced(node: Node, price: Price, region: str, today: dt.date) -> Finding:
-    message = f"{node.name} {format_usd(price.usd_per_hour)} an hour"
+def _priced(name: str, price: Price, region: str, today: dt.date) -> Finding:
+    message = f"{name} {format_usd(price.usd_per_hour)} an hour"
     notes = []
     try:
         age_days = (today - dt.date.fromisoformat(price.date)).days
@@ -345,16 +390,18 @@ async def check_live(
     """
     findings: list[Finding] = []
     prices: dict[str, Price] = {}
-    for topic, findings_of in (
-        ("endpoint", _existing(deployment, aws)),
-        ("quota", _quota(deployment, aws)),
-        ("reservation", _reservation(deployment, aws, now, hours)),
-        ("model", _artifacts(deployment, aws)),
-        ("token", _secret(aws, secret_arn)),
-        ("price", _prices(deployment, aws, now, prices)),
-    ):
+    # Functions, because a coroutine that is never awaited is a warning.
+    looks: tuple[tuple[str, Callable[[], Coroutine[None, None, list[Finding]]]], ...] = (
+        ("endpoint", partial(_existing, deployment, aws)),
+        ("quota", partial(_quota, deployment, aws)),
+        ("reservation", partial(_reservation, deployment, aws, now, hours)),
+        ("model", partial(_artifacts, deployment, aws)),
+        ("token", partial(_secret, aws, secret_arn)),
+        ("price", partial(_prices, deployment, aws, now, prices)),
+    )
+    for topic, findings_of in looks:
         try:
-            findings += await findings_of
+            findings += await findings_of()
         except AwsError as error:
             findings.append(Finding("note", topic, f"not known: {error.message}", error.hint))
     return findings, prices
@@ -481,7 +528,7 @@ async def _artifacts(deployment: Deployment, aws: AwsClient) -> list[Finding]:
             )
         else:
             findings.append(Finding("ok", "model", f"{place} is there"))
-    if uri:
+    if uri and not uri.startswith("s3://jumpstart-"):
         findings.append(await _staged(deployment, uri, aws))
     return findings
 
@@ -521,11 +568,9 @@ async def _secret(aws: AwsClient, arn: str | None) -> list[Finding]:
 async def _prices(
     deployment: Deployment, aws: AwsClient, now: dt.datetime, prices: dict[str, Price]
 ) -> list[Finding]:
+    types, queued = deployment.hosting.instance_types, deployment.hosting.queued
     today = now.date().isoformat()
-    for name in deployment.hosting.instance_types:
-        price = await price_today(aws, name, today=today)
-        if price is not None:
-            prices[name] = price
+    prices.update(await listed_prices(aws, types, today=today, queued=queued))
     return []
 
 

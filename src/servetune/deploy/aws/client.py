@@ -40,10 +40,14 @@ _RETRIED = frozenset(
         "InternalError",
         "ConcurrentUpdateException",
         "RequestTimeout",
+        "EndpointUnreached",
     }
 )
 ATTEMPTS = 8
 MOST_WAIT_S = 60.0
+#: Attempts where no connection could be made at all: 15 seconds, since waiting helps seldom then.
+UNREACHED_ATTEMPTS = 5
+_UNREACHED = "EndpointUnreached"
 
 
 #: Error codes of a missing resource, but for SageMaker's oldest operations.
@@ -83,6 +87,11 @@ def is_missing(error: AwsError) -> bool:
     return error.code == "ValidationException" and (
         "Could not find" in error.service_message or "does not exist" in error.service_message
     )
+
+
+def is_denied(error: AwsError) -> bool:
+    """Whether an error means that the caller may not send such a request."""
+    return "AccessDenied" in error.code or "Unauthorized" in error.code
 
 
 class AwsClient:
@@ -137,7 +146,8 @@ class AwsClient:
                 answer = await self._send(service, operation, request)
             except Exception as error:
                 refusal = self._refusal(error, operation)
-                if refusal.code not in _RETRIED or attempt == ATTEMPTS - 1:
+                most = UNREACHED_ATTEMPTS if refusal.code == _UNREACHED else ATTEMPTS
+                if refusal.code not in _RETRIED or attempt == most - 1:
                     raise refusal from None
                 await self.clock.sleep(min(MOST_WAIT_S, 2.0**attempt))
             else:
@@ -198,7 +208,9 @@ class AwsClient:
                 code = "ServiceUnavailable"
         else:
             code, message = type(error).__name__, str(error)
-            if code in _BROKEN_CONNECTION:
+            if code in _NO_CONNECTION:
+                code = _UNREACHED
+            elif code in _BROKEN_CONNECTION:
                 code = "ServiceUnavailable"
         return AwsError(
             code,
@@ -208,6 +220,8 @@ class AwsClient:
         )
 
 
+#: Names of botocore's exceptions where no connection could be made.
+_NO_CONNECTION = frozenset({"EndpointConnectionError", "ProxyConnectionError"})
 #: Names of botocore's exceptions for a broken connection.
 _BROKEN_CONNECTION = frozenset(
     {
@@ -220,18 +234,32 @@ _BROKEN_CONNECTION = frozenset(
 )
 
 
+#: Error codes, and how to go on.
+_HINTS: tuple[tuple[frozenset[str], str], ...] = (
+    (
+        frozenset({"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"}),
+        "log in first: aws sso login, or set AWS_PROFILE",
+    ),
+    (
+        frozenset({"ExpiredToken", "ExpiredTokenException", "UnrecognizedClientException"}),
+        "your AWS credentials are not valid any more: log in again",
+    ),
+    (
+        frozenset({"ResourceLimitExceeded", "LimitExceededException"}),
+        "ask for a higher quota in AWS Service Quotas, or choose another instance type",
+    ),
+    (
+        frozenset({_UNREACHED}),
+        "AWS cannot be reached from here: look at the network, the proxy and the region",
+    ),
+    (_RETRIED, "AWS did not answer in time; run the same command again, it goes on from there"),
+)
+
+
 def _hint(code: str) -> str:
-    if code in ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"):
-        return "log in first: aws sso login, or set AWS_PROFILE"
-    if code in ("ExpiredToken", "ExpiredTokenException", "UnrecognizedClientException"):
-        return "your AWS credentials are not valid any more: log in again"
     if "AccessDenied" in code or "UnauthorizedOperation" in code:
         return "your credentials lack this permission: see docs/guides/sagemaker.md"
-    if code in ("ResourceLimitExceeded", "LimitExceededException"):
-        return "ask for a higher quota in AWS Service Quotas, or choose another instance type"
-    if code in _RETRIED or code == "EndpointConnectionError":
-        return "AWS did not answer in time; run the same command again, it goes on from there"
-    return ""
+    return next((hint for codes, hint in _HINTS if code in codes), "")
 
 
 def _method(operation: str) -> str:

@@ -39,6 +39,7 @@ from servetune.store import (
     trial_key,
 )
 from servetune.workload import Workload
+from servetune.workload.parts import Part
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
@@ -202,7 +203,8 @@ def job_parameters(
     """A named workload in the service's parameters, and what those cannot express.
 
     The job makes prompts of its own from mean and deviation of their lengths; a mixture of parts
-    becomes the mean and deviation of the mixture.
+    becomes the mean and deviation of the mixture, and a conversation those of all its turns, each
+    with the turns before it in its prompt.
 
     Raises:
         InputError: The workload is a data set.
@@ -224,28 +226,49 @@ def job_parameters(
 
 
 def _moments(workload: Workload, field: str) -> tuple[float, float]:
-    """Mean and standard deviation of a length over all parts, by weight."""
+    """Mean and standard deviation of a length over all requests of all parts, by weight."""
     rng = np.random.default_rng(1)
     total = sum(part.weight for part in workload.parts)
     mean = square = 0.0
     for part in workload.parts:
-        law = getattr(part, field)
-        if law is None:
+        if getattr(part, field) is None:
             raise InputError(
                 f"a job makes its own prompts, and workload {workload.name} is a data set",
                 hint="bench it without --via-aws-job, or choose a workload with laws of lengths",
             )
-        drawn = law.draw(DRAWS, rng).astype(np.float64)
+        drawn = _drawn(part, field, rng)
         mean += part.weight / total * float(drawn.mean())
         square += part.weight / total * float((drawn**2).mean())
     return mean, max(0.0, square - mean**2) ** 0.5
+
+
+def _drawn(
+    part: Part, field: str, rng: np.random.Generator
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Lengths of requests of a part; prompts of a conversation hold all turns before them."""
+    law = getattr(part, field)
+    if part.sessions is None or field != "input_tokens":
+        return np.asarray(law.draw(DRAWS, rng), dtype=np.float64)
+    assert part.output_tokens is not None
+    turns = part.sessions.turns.draw(DRAWS, rng).astype(np.int64)
+    prompt = law.draw(DRAWS, rng).astype(np.float64)
+    lengths = [prompt]
+    for turn in range(1, int(turns.max())):
+        answers, added = (
+            each.draw(DRAWS, rng) for each in (part.output_tokens, part.sessions.turn_tokens)
+        )
+        prompt = prompt + answers + added
+        lengths.append(prompt[turns > turn])
+    return np.concatenate(lengths)
 
 
 def _unsupported(workload: Workload) -> list[str]:
     lacking = {
         "shared prefixes": any(part.prefix for part in workload.parts),
         "documents": any(part.documents for part in workload.parts),
-        "conversations": any(part.sessions for part in workload.parts),
+        "conversations (each turn is a prompt of its own)": any(
+            part.sessions for part in workload.parts
+        ),
         "tools": any(part.tools for part in workload.parts),
         "images": any(part.images for part in workload.parts),
         "adapters": bool(workload.adapters),
@@ -395,6 +418,30 @@ def clean(
     if _changed(client, "DeleteAIWorkloadConfig", AIWorkloadConfigName=name):
         taken.append(f"workload {name}")
     return taken
+
+
+def require_bucket(s3: Boto3Client, output: str) -> str:
+    """Refuse a job whose results would have no bucket; it would be found out when all is paid.
+
+    Returns:
+        A note where the bucket may not be looked at; empty for one that is there.
+
+    Raises:
+        LoadError: There is no such bucket.
+    """
+    from botocore.exceptions import ClientError
+
+    bucket = output.removeprefix("s3://").partition("/")[0]
+    try:
+        s3.head_bucket(Bucket=bucket)
+    except ClientError as error:
+        if _code(error) in ("404", "NoSuchBucket"):
+            raise LoadError(
+                f"there is no bucket '{bucket}' for the job's results",
+                hint=f"make it (aws s3 mb s3://{bucket}), or give another --output-s3",
+            ) from None
+        return f"bucket '{bucket}' may not be looked at ({_code(error)}); the job's role writes it"
+    return ""
 
 
 def fetch_archive(s3: Boto3Client, output: str) -> bytes:

@@ -6,17 +6,22 @@ spares most of an account's other resources the question for their tags.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
+from collections.abc import Callable
 
 import msgspec
 
-from servetune.deploy.aws.client import AwsClient
+from servetune.deploy.aws.client import AwsClient, AwsError, is_denied, is_missing
 from servetune.deploy.aws.state import StateFile
 from servetune.deploy.aws.waiting import OnProgress, ResourceStatus, WaitOptions, wait_until_stable
 from servetune.deploy.deployment import TAG
 from servetune.deploy.names import STAGED, name_stem
 from servetune.json_value import JsonObject
+
+#: Called with the refusal of a request that the caller may not send.
+OnDenied = Callable[[AwsError], None]
 
 #: Endpoint and component states that end by themselves.
 CHANGING_STATES = frozenset({"Creating", "Updating", "SystemUpdating", "RollingBack", "Deleting"})
@@ -59,6 +64,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
         status: State, where the kind has one.
         tags: All tags.
         on: Endpoint that a component is really on.
+        created: Time at which it was made, where a listing told it.
     """
 
     kind: str
@@ -68,6 +74,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     status: str = ""
     tags: dict[str, str] = {}
     on: str = ""
+    created: dt.datetime | None = None
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +92,19 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     on_progress: OnProgress
     wait: WaitOptions = WaitOptions(timeout_s=5400.0)
 
+    async def visible(self, kind: str, name: str) -> ResourceStatus:
+        """The settled status of an endpoint or component that was made a moment ago.
+
+        Raises:
+            DeployError: It still changes when waiting ends.
+        """
+        begin_s = self.aws.clock.now_s()
+        while True:
+            status = await self.settled(kind, name)
+            if status.status != "gone" or self.aws.clock.now_s() - begin_s >= LAG_S:
+                return status
+            await self.aws.clock.sleep(2.0)
+
     async def settled(self, kind: str, name: str) -> ResourceStatus:
         """The status of an endpoint or component once it does not change by itself any more.
 
@@ -98,6 +118,29 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
             self.wait,
             self.on_progress,
         )
+
+
+#: Seconds in which a resource may not be seen yet that was made before: SageMaker reads its tables
+#: with eventual consistency, and recommends to ask again (CreateEndpoint, API reference).
+LAG_S = 60.0
+
+
+async def call_once_visible(
+    aws: AwsClient, service: str, operation: str, request: JsonObject
+) -> JsonObject:
+    """The answer of a request that rests on resources which were made a moment ago.
+
+    Raises:
+        AwsError: AWS refused, or does not find what it rests on after `LAG_S`.
+    """
+    begin_s = aws.clock.now_s()
+    while True:
+        try:
+            return await aws.call(service, operation, **request)
+        except AwsError as error:
+            if not is_missing(error) or aws.clock.now_s() - begin_s >= LAG_S:
+                raise
+        await aws.clock.sleep(2.0)
 
 
 async def describe(aws: AwsClient, kind: str, name: str) -> JsonObject | None:
@@ -165,17 +208,26 @@ async def staged_model(uri: str, aws: AwsClient) -> tuple[str, str | None] | Non
         return None
 
 
-async def tagged_resources(aws: AwsClient, endpoint: str | None = None) -> list[Resource]:
-    """Everything that bears servetune's tag, of one endpoint or of all; endpoints first."""
+async def tagged_resources(
+    aws: AwsClient, endpoint: str | None = None, *, on_denied: OnDenied | None = None
+) -> list[Resource]:
+    """Everything that bears servetune's tag, of one endpoint or of all; endpoints first.
+
+    Args:
+        aws: Client of the region.
+        endpoint: Name of the endpoint; `None` for all.
+        on_denied: Called with each request that the caller may not send, whose answer is left
+            out; without it that is an error.
+    """
     resources = []
-    for kind, (operation, key) in _LISTS.items():
-        stem = _DESCRIPTIONS[kind][1].removesuffix("Name")
+    for kind in _LISTS:
         narrowed = {"NameContains": name_stem(endpoint)} if endpoint else {}
-        async for item in aws.pages("sagemaker", operation, key, **narrowed):
+        for item in await listed(aws, kind, narrowed, on_denied=on_denied):
+            stem = _DESCRIPTIONS[kind][1].removesuffix("Name")
             name, arn = str(item[f"{stem}Name"]), str(item[f"{stem}Arn"])
-            if kind in ("model", "endpoint-config") and not _WITH_DIGEST.fullmatch(name):
+            if kind in ("model", "endpoint-config") and not with_digest(name):
                 continue
-            tags = await _tags(aws, arn)
+            tags = await _tags(aws, arn, on_denied)
             owner = tags.get(TAG)
             if owner is None or (endpoint is not None and owner != endpoint):
                 continue
@@ -188,12 +240,38 @@ async def tagged_resources(aws: AwsClient, endpoint: str | None = None) -> list[
                     status=str(item.get(f"{stem}Status", "")),
                     tags=tags,
                     on=str(item.get("EndpointName", "")) if kind == "component" else "",
+                    created=item.get("CreationTime"),
                 )
             )
     return resources
 
 
-async def _tags(aws: AwsClient, arn: str) -> dict[str, str]:
-    """A resource's tags; none for one that went meanwhile."""
-    answer = await aws.call_or_none("sagemaker", "ListTags", ResourceArn=arn)
+async def listed(
+    aws: AwsClient, kind: str, narrowed: dict[str, str], *, on_denied: OnDenied | None = None
+) -> list[JsonObject]:
+    """Items of a kind's listing, over all pages; none where that is denied."""
+    operation, key = _LISTS[kind]
+    try:
+        return [item async for item in aws.pages("sagemaker", operation, key, **narrowed)]
+    except AwsError as error:
+        if on_denied is None or not is_denied(error):
+            raise
+        on_denied(error)
+        return []
+
+
+def with_digest(name: str) -> bool:
+    """Whether a name is formed as those of our models and configurations are."""
+    return _WITH_DIGEST.fullmatch(name) is not None
+
+
+async def _tags(aws: AwsClient, arn: str, on_denied: OnDenied | None) -> dict[str, str]:
+    """A resource's tags; none for one that went meanwhile, or where they may not be read."""
+    try:
+        answer = await aws.call_or_none("sagemaker", "ListTags", ResourceArn=arn)
+    except AwsError as error:
+        if on_denied is None or not is_denied(error):
+            raise
+        on_denied(error)
+        return {}
     return {tag["Key"]: tag["Value"] for tag in (answer or {}).get("Tags", [])}

@@ -16,24 +16,28 @@ from servetune.deploy.aws.resources import staged_model
 from servetune.deploy.aws.waiting import ResourceStatus, WaitOptions, wait_until_stable
 from servetune.deploy.images import choose_image, image_uri
 from servetune.deploy.names import STAGED, require_role, resource_name
-from servetune.deploy.staging.upload import Place
+from servetune.deploy.staging.upload import OTHER_FORMS, Place
 from servetune.errors import DeployError, InputError
 from servetune.json_value import JsonObject
 from servetune.units import GIB
 
 OUTPUT_FOLDER = "/opt/ml/processing/output"
 
-#: Runs in the job. The hub's own notes are not the model's, and go.
+#: Runs in the job. What is not served is not fetched: other forms of weights that are there as
+#: safetensors. The hub's own notes are not the model's, and go.
 _FETCH = (
-    "import json,os,shutil;from huggingface_hub import snapshot_download"
-    ";s=os.environ.get;o=s('OUT');k=s('SECRET')"
+    "import json,os,shutil;from huggingface_hub import HfApi,snapshot_download"
+    ";s=os.environ.get;o=s('OUT');k=s('SECRET');m=s('MODEL');v=s('REV')"
     ";t=k and __import__('boto3').client('secretsmanager')"
     ".get_secret_value(SecretId=k)['SecretString']"
-    ";snapshot_download(s('MODEL'),revision=s('REV'),local_dir=o,token=t)"
+    ";n=HfApi(token=t).list_repo_files(m,revision=v)"
+    ";w=any(x.endswith('.safetensors') for x in n)"
+    ";g=(s('EXCLUDE') or '').split()+(s('OTHER') or '').split()*w"
+    ";snapshot_download(m,revision=v,local_dir=o,token=t,ignore_patterns=g)"
     ";shutil.rmtree(o+'/.cache',ignore_errors=True)"
     ";f=[os.path.join(r,n) for r,_,l in os.walk(o) for n in l]"
     ";f=[{'path':os.path.relpath(p,o),'size_bytes':os.path.getsize(p)} for p in sorted(f)]"
-    f";json.dump({{'model':s('MODEL'),'revision':s('REV'),'files':f}},open(o+'/{STAGED}','w'))"
+    f";json.dump({{'model':m,'revision':v,'files':f}},open(o+'/{STAGED}','w'))"
 )
 
 #: Characters of one argument (botocore 1.44.5, ContainerEntrypointString).
@@ -50,13 +54,15 @@ class HubModel(msgspec.Struct, frozen=True, kw_only=True):
         model: Hub id.
         revision: Branch, tag or commit; the main branch where `None`.
         secret_arn: Secret in Secrets Manager with the hub's token, for a gated model.
-        weights_bytes: Size of the whole repository; `None` where it is not known.
+        weights_bytes: Size of the weights that are served; `None` where it is not known.
+        exclude: Patterns of further files that are not fetched.
     """
 
     model: str
     revision: str | None = None
     secret_arn: str | None = None
     weights_bytes: float | None = None
+    exclude: tuple[str, ...] = ()
 
 
 def download_job(
@@ -93,7 +99,14 @@ def download_job(
             f"the model needs {volume_gib:,} GiB of disk, a job has {MOST_VOLUME_GIB:,}",
             hint="stage it from a machine that holds it",
         )
-    environment = {"MODEL": model, "OUT": OUTPUT_FOLDER, "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    environment = {
+        "MODEL": model,
+        "OUT": OUTPUT_FOLDER,
+        "OTHER": " ".join(OTHER_FORMS),
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    }
+    if source.exclude:
+        environment["EXCLUDE"] = " ".join(source.exclude)
     if revision:
         environment["REV"] = revision
     if source.secret_arn:

@@ -326,7 +326,7 @@ def _times(matrix: Matrix, vector: int) -> int:
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 #: The same weights in forms that no engine loads where safetensors are there.
-_OTHER_FORMS = (
+OTHER_FORMS = (
     "*.bin", "*.pth", "*.pt", "*.h5", "*.msgpack", "*.onnx", "*.ot", "*.tflite",
     "original/*", "metal/*", "onnx/*", "openvino/*",
 )  # fmt: skip
@@ -397,7 +397,7 @@ def model_files(folder: Path, *, exclude: tuple[str, ...] = ()) -> tuple[ModelFi
         if file.is_file() and not any(part.startswith(".") for part in path.split("/")):
             found.append(ModelFile(path=path, file=file, size_bytes=file.stat().st_size))
     safe = any(each.path.endswith(".safetensors") for each in found)
-    patterns = (*exclude, *(_OTHER_FORMS if safe else ()))
+    patterns = (*exclude, *(OTHER_FORMS if safe else ()))
     kept = tuple(
         each for each in found if not any(fnmatch(each.path, pattern) for pattern in patterns)
     )

@@ -34,9 +34,15 @@ def _filled(plan: Plan, _device: Device, concurrency: int, version: str) -> tupl
             f"TGI runs one copy in its container, the plan has {plan.replicas}",
             hint=f"serve them as inference components: --copies {plan.replicas}",
         )
+    chosen = dict(plan.extra)
+    if concurrency:
+        # The trial's figures are of its own load, and of one request where it sent one at a time;
+        # elsewhere than on SageMaker the limit leaves room for what waits.
+        chosen.setdefault("max_concurrent_requests", concurrency)
     return SHIPPING.fill(
         msgspec.structs.replace(
             plan,
+            extra=tuple(sorted(chosen.items())),
             draft_acceptance_fraction=None,
             gpu_memory_fraction=plan.gpu_memory_fraction or _ALL_MEMORY,
         ),

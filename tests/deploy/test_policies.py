@@ -1,0 +1,163 @@
+"""IAM policies of a bundle, enforced over an endpoint's whole life; templates of CloudFormation."""
+
+import datetime as dt
+from typing import Any
+
+import botocore.session
+import pytest
+from aws_kit import G6, NAME, ROLE, SELDOM, World, change_in, components, deployment, endpoint
+from test_features import FULL, QUEUED, STAGED
+
+from servetune.deploy import render_sagemaker
+from servetune.deploy.aws import LogGroups, apply, check_live, delete, logs, status, update
+from servetune.deploy.aws.client import AwsError
+from servetune.deploy.aws.update import mend
+from servetune.deploy.cloudformation import TEMPLATE_FILE, template
+from servetune.deploy.deployment import Deployment
+from servetune.deploy.features import EndpointFeatures
+from servetune.deploy.hosting import Adapter, Hosting, Scaling
+from servetune.deploy.policies import execution_role_policy, operator_policy, trust_policy
+from servetune.errors import CannotRender
+from servetune.plan import Plan
+
+NOW = dt.datetime(2026, 11, 24, tzinfo=dt.UTC)
+OTHER = Plan(model="Qwen/Qwen3-4B", tensor_parallel=2, max_num_seqs=64, max_model_len=8192)
+ZERO = Scaling(minimum=0, maximum=4, requests_per_copy=50)
+ONE = Scaling(minimum=1, maximum=4, requests_per_copy=50)
+ALL = components(scaling=ZERO, adapters=(Adapter(name="fr", artifact_url="s3://bucket/fr.tar.gz"),))
+RESERVED = "arn:aws:sagemaker:us-east-1:123456789012:training-plan/plan"
+#: Hostings with the options that each can have.
+KINDS: dict[str, tuple[Hosting, dict[str, Any]]] = {
+    "plain": (Hosting(instance_types=(G6,)), {}),
+    "scaled": (Hosting(instance_types=(G6,), instance_count=2, scaling=ONE), {}),
+    "components": (ALL, {"model_source": STAGED}),
+    "companies": (Hosting(instance_types=(G6,)), {
+        "features": EndpointFeatures(
+            subnet=FULL.subnet, security_group=FULL.security_group, kms_key=FULL.kms_key,
+            network_isolation=True, data_capture=FULL.data_capture, tag=FULL.tag,
+            metrics_every_s=30,
+        ),
+        "model_source": STAGED,
+    }),
+    "queued": (Hosting(instance_types=(G6,), scaling=ZERO, queued=True), {"features": QUEUED}),
+    "pools": (components(instance_types=(G6, "ml.g5.12xlarge"), provision_timeout_s=600), {}),
+    "reserved": (Hosting(instance_types=(G6,), reservation_arn=RESERVED), {}),
+}  # fmt: skip
+
+
+def of_kind(kind: str, **more: Any) -> Deployment:
+    hosting, options = KINDS[kind]
+    return deployment(hosting, **options, **more)
+
+
+def life(world: World, first: Deployment, second: Deployment) -> None:
+    """Everything that the commands of a bundle do."""
+    world.run(check_live(first, world.aws(), now=NOW, hours=1))
+    world.run(apply(first, change_in(world, wait=SELDOM)))
+    world.run(status(NAME, world.aws(), deployment=first))
+    group = f"/aws/sagemaker/Endpoints/{NAME}"
+    world.double.services.log_lines[group] = ["line"]
+    world.run(logs(LogGroups(endpoint=NAME), world.aws()))
+    world.run(update(second, change_in(world, wait=SELDOM)))
+    world.run(mend(second, change_in(world, wait=SELDOM)))
+    gone = world.run(delete(NAME, change_in(world, wait=SELDOM)))
+    assert gone.unseen == ()
+    assert world.left() == []
+
+
+@pytest.mark.parametrize("kind", ["plain", "scaled", "components", "queued"])
+def test_the_operators_policy_is_enough_for_the_whole_life_of_its_endpoint(
+    world: World, kind: str
+) -> None:
+    world.double.policy = operator_policy(of_kind(kind))
+    life(world, of_kind(kind), of_kind(kind, plan=OTHER))
+    assert "not authorized" not in world.progress_text
+
+
+def test_another_endpoint_is_not_the_operators(world: World) -> None:
+    world.double.policy = operator_policy(of_kind("plain"))
+    with pytest.raises(AwsError, match="not authorized to perform sagemaker:DescribeModel"):
+        world.run(apply(deployment(endpoint_name="theirs"), change_in(world)))
+
+
+def test_every_action_is_an_operation_of_its_service() -> None:
+    """Of SageMaker, whose operations the policies are made of by name."""
+    model = botocore.session.get_session().get_service_model("sagemaker")
+    runtime = botocore.session.get_session().get_service_model("sagemaker-runtime")
+    known = {*model.operation_names, *runtime.operation_names}
+    for kind in KINDS:
+        for statement in operator_policy(of_kind(kind))["Statement"]:
+            names = [action.split(":") for action in statement["Action"]]
+            assert {name for service, name in names if service == "sagemaker"} <= known
+
+
+def actions(policy: dict[str, Any], service: str) -> dict[str, list[str]]:
+    return {
+        action.partition(":")[2]: statement["Resource"]
+        for statement in policy["Statement"]
+        for action in statement["Action"]
+        if action.startswith(f"{service}:")
+    }
+
+
+def test_the_roles_policy_has_what_the_containers_do_and_no_more() -> None:
+    plain = execution_role_policy(of_kind("plain"))
+    repository = "arn:aws:ecr:us-east-1:763104351884:repository/djl-inference"
+    assert actions(plain, "ecr")["BatchGetImage"] == [repository]
+    assert not any(actions(plain, service) for service in ("s3", "kms", "ec2"))
+    full = execution_role_policy(of_kind("companies"))
+    assert actions(full, "s3") == {
+        "GetObject": ["arn:aws:s3:::bucket/qwen/*"],
+        "ListBucket": ["arn:aws:s3:::bucket"],
+        "PutObject": ["arn:aws:s3:::bucket/capture/*"],
+        "AbortMultipartUpload": ["arn:aws:s3:::bucket/capture/*"],
+    }
+    assert actions(full, "kms")["GenerateDataKey"] == [FULL.kms_key]
+    assert "CreateNetworkInterface" in actions(full, "ec2")
+    queued = actions(execution_role_policy(of_kind("queued")), "s3")
+    assert queued["GetObject"] == ["arn:aws:s3:::bucket/*"]
+    china = execution_role_policy(deployment(region="cn-north-1"))
+    assert actions(china, "ecr")["BatchGetImage"][0].startswith("arn:aws-cn:ecr:cn-north-1:")
+    assert trust_policy()["Statement"][0]["Principal"] == {"Service": "sagemaker.amazonaws.com"}
+
+
+def test_a_bundle_has_its_policies_as_files() -> None:
+    bundle = render_sagemaker(endpoint(role_arn=ROLE))
+    passed = actions(bundle.json("operator-policy.json"), "iam")["PassRole"]
+    assert passed == [ROLE]
+    assert bundle.json("execution-role-policy.json")["Version"] == "2012-10-17"
+    assert TEMPLATE_FILE not in bundle.names
+
+
+# CloudFormation
+
+
+@pytest.mark.parametrize("kind", ["components", "companies", "queued", "pools", "reserved"])
+def test_a_template_is_what_cloudformation_takes(kind: str) -> None:
+    """Types, properties, values and references, by CloudFormation's own schemas."""
+    api = pytest.importorskip("cfnlint.api", reason="cfn-lint is not installed (group validators)")
+    hosting, options = KINDS[kind]
+    bundle = render_sagemaker(endpoint(hosting, **options), as_stack=True)
+    found = api.lint(bundle.text(TEMPLATE_FILE), regions=["us-east-1"])
+    assert [str(each) for each in found] == []
+
+
+def test_a_template_has_each_step_and_refers_to_what_it_stands_on() -> None:
+    made = of_kind("components")
+    held = template(made)
+    resources = held["Resources"]
+    assert len(resources) == len(made.steps)
+    base = resources["Component"]["Properties"]["Specification"]
+    assert base["ModelName"] == {"Fn::GetAtt": ["Model", "ModelName"]}
+    adapter = resources["Adapter"]["Properties"]["Specification"]
+    assert adapter["BaseInferenceComponentName"] == f"{NAME}-base"
+    assert resources["Adapter"]["DependsOn"] == "Component"
+    assert resources["Alarm"]["Properties"]["AlarmActions"] == [{"Ref": "ScalingPolicy2"}]
+    assert resources["ScalableTarget"]["DependsOn"] == "Component"
+    assert resources["Endpoint"]["Properties"]["RetainAllVariantProperties"] is True
+
+
+def test_what_cloudformation_cannot_say_is_refused() -> None:
+    metrics = EndpointFeatures(metrics_path="/metrics")
+    with pytest.raises(CannotRender, match="no path of metrics"):
+        template(deployment(features=metrics))
