@@ -311,8 +311,11 @@ def _scaler_comment(served: Served, autoscaler: Autoscaler) -> str:
 def render_kserve(served: Served, cluster: ClusterOptions = USUAL_CLUSTER) -> Bundle:
     """One InferenceService (serving.kserve.io/v1beta1) with a container of its own.
 
-    It runs in the raw mode, as plain Deployments, where KEDA scales it by Prometheus; without
-    a saturation point it has a fixed number of copies.
+    It runs in the standard mode, as a plain Deployment, where KEDA scales it by Prometheus;
+    without a saturation point it has a fixed number of copies. KServe's webhook looks for the
+    threshold in `target.value` alone, and its controller hands it to KEDA without a metric type,
+    which KEDA takes as the average over copies (kserve 0.18,
+    `pkg/apis/serving/v1beta1/inference_service_validation.go` and `reconcilers/keda`).
 
     Raises:
         CannotRender: The folder of a model has no claim.
@@ -326,7 +329,7 @@ def render_kserve(served: Served, cluster: ClusterOptions = USUAL_CLUSTER) -> Bu
         "maxReplicas": max(served.copies, cluster.max_copies or usual),
         **pod,
     }
-    annotations = {"serving.kserve.io/deploymentMode": "RawDeployment"}
+    annotations = {"serving.kserve.io/deploymentMode": "Standard"}
     if served.saturation is not None and scales:
         annotations["serving.kserve.io/autoscalerClass"] = "keda"
         predictor["autoScaling"] = {
@@ -339,10 +342,7 @@ def render_kserve(served: Served, cluster: ClusterOptions = USUAL_CLUSTER) -> Bu
                             "serverAddress": cluster.prometheus,
                             "query": in_flight_query(served, namespace),
                         },
-                        "target": {
-                            "type": "AverageValue",
-                            "averageValue": str(served.saturation.target),
-                        },
+                        "target": {"type": "Value", "value": str(served.saturation.target)},
                     },
                 }
             ]
