@@ -51,9 +51,8 @@ def kserve_refusals(service: dict[str, Any]) -> list[str]:
     if [each["name"] for each in predictor["containers"]][:1] != ["kserve-container"]:
         found.append("exactly one of the implementations must be specified in PredictorSpec")
     for container in predictor["containers"]:
-        for variable in container.get("env", ()):
-            if variable["name"] in _BLOCKED:
-                found.append(f"setting {variable['name']} is not allowed for security reasons")
+        blocked = {variable["name"] for variable in container.get("env", ())} & _BLOCKED
+        found += [f"setting {name} is not allowed for security reasons" for name in blocked]
     least, most = predictor.get("minReplicas", 1), predictor.get("maxReplicas", 0)
     if least < 0 or most < 0 or (most and least > most):
         found.append("'MinReplicas' cannot be greater than MaxReplicas")
@@ -139,9 +138,8 @@ def monitor_refusals(monitor: dict[str, Any], pods: list[dict[str, Any]]) -> lis
             ports = {port["name"] for each in pod["spec"]["containers"] for port in each["ports"]}
             if endpoint["port"] not in ports:
                 found.append(f"no container of the pod has a port {endpoint['port']}")
-    for pod in chosen:
-        if "prometheus.io/scrape" in pod["metadata"].get("annotations", {}):
-            found.append("pods are scraped twice, so sums count each request twice")
+    if any("prometheus.io/scrape" in pod["metadata"].get("annotations", {}) for pod in chosen):
+        found.append("pods are scraped twice, so sums count each request twice")
     return found
 
 

@@ -20,6 +20,7 @@ from servetune.deploy.served import Served, ServiceOptions, prepare
 from servetune.engines import ENGINES
 from servetune.engines import engine as engine_named
 from servetune.errors import PlanError
+from servetune.hardware import device
 from servetune.plan.plan import Plan
 
 MODEL = "Qwen/Qwen3-4B"
@@ -87,7 +88,9 @@ def plan_settings(plan: Plan) -> Any:
 def served(plan: Plan, **more: Any) -> Served:
     version = VERSIONS.get(plan.engine, "0.26.0")
     evidence = Evidence(engine=plan.engine, engine_version=version, source="tune.jsonl, trial abc")
-    if plan.engine in ENGINES and not shipping_of(launcher_of(plan)).image:
+    usual = "Trainium2" if plan.engine == "vllm-neuron" else "L4"
+    more["device"] = device(more.get("device", usual))
+    if plan.engine in ENGINES and not shipping_of(launcher_of(plan)).builds[0].repository:
         more.setdefault("image", f"registry.example/engine:{version}")
     saturation = more.pop("saturation", SATURATION)
     return prepare(plan, ServiceOptions(**more), saturation=saturation, evidence=evidence)

@@ -187,7 +187,7 @@ def test_ports_are_not_published_where_that_cannot_be_safe(engine, address, word
 
 
 def test_cores_ask_for_no_accelerator():
-    made = served(tuned("vllm", replicas=1), on_cores=True)
+    made = served(tuned("vllm", replicas=1), device="CPU")
     assert "nvidia" not in RENDER["kubernetes"](made).text("deployment.yaml")
     assert "deploy" not in yaml.safe_load(RENDER["compose"](made).text("compose.yaml"))["services"]
 

@@ -458,24 +458,24 @@ class ServiceDeployment(TrialChoice, frozen=True, kw_only=True):
             check_weights(plan, shape)
         served = prepare(
             explicit_plan(plan, shape, target, version, trial),
-            self._service(on_cores=target.architecture == "cpu"),
+            self._service(target),
             saturation=saturation_of_trials(
                 trials.records, trial, trials.constraints, copies=plan.replicas
             ),
             evidence=evidence,
         )
         return Rendered(
-            bundle=with_trial(self.bundle(served, target), trial),
+            bundle=with_trial(self.bundle(served), trial),
             plan=served.plan,
             trial=trial,
             folder=None if self.dry_run else self.out,
         )
 
-    def bundle(self, served: Served, target: Device) -> Bundle:
-        """The files of a service on a device."""
+    def bundle(self, served: Served) -> Bundle:
+        """The files of a service."""
         raise NotImplementedError
 
-    def _service(self, *, on_cores: bool) -> ServiceOptions:
+    def _service(self, target: Device) -> ServiceOptions:
         own = {
             name: getattr(self, name)
             for name in ServiceOptions.__struct_fields__
@@ -485,7 +485,7 @@ class ServiceDeployment(TrialChoice, frozen=True, kw_only=True):
             own |= {"container": "lmi", "region": require_region(region_of(own["region"]))}
         else:
             own.pop("region", None)
-        return ServiceOptions(**own, on_cores=on_cores, mounts=self.in_container)
+        return ServiceOptions(**own, device=target, mounts=self.in_container)
 
 
 class ImageDeployment(ServiceDeployment, frozen=True, kw_only=True):
@@ -514,13 +514,6 @@ class ClusterDeployment(ContainerDeployment, frozen=True, kw_only=True):
 
     cluster: ClusterOptions = ClusterOptions()
 
-    def _asking_for(self, served: Served, target: Device) -> Served:
-        """The service with the Kubernetes resource of the GPU's vendor."""
-        if served.accelerators.resource or target.vendor.lower() != "amd":
-            return served
-        amd = msgspec.structs.replace(served.accelerators, resource="amd.com/gpu")
-        return msgspec.structs.replace(served, accelerators=amd)
-
 
 class KubernetesDeployment(ClusterDeployment, frozen=True, kw_only=True):
     """A trial that becomes a Kubernetes Deployment, its Service and an autoscaler."""
@@ -532,9 +525,8 @@ class KubernetesDeployment(ClusterDeployment, frozen=True, kw_only=True):
         option("Autoscaler that holds each copy at the measured saturation point."),
     ] = "none"
 
-    def bundle(self, served: Served, target: Device) -> Bundle:
+    def bundle(self, served: Served) -> Bundle:
         """Manifests for kubectl."""
-        served = self._asking_for(served, target)
         return render_kubernetes(served, self.cluster, autoscaler=self.autoscaler)
 
 
@@ -543,9 +535,9 @@ class KserveDeployment(ClusterDeployment, frozen=True, kw_only=True):
 
     verb: ClassVar[str] = "deploy kserve"
 
-    def bundle(self, served: Served, target: Device) -> Bundle:
+    def bundle(self, served: Served) -> Bundle:
         """The InferenceService."""
-        return render_kserve(self._asking_for(served, target), self.cluster)
+        return render_kserve(served, self.cluster)
 
 
 class ComposeDeployment(ContainerDeployment, frozen=True, kw_only=True):
@@ -562,7 +554,7 @@ class ComposeDeployment(ContainerDeployment, frozen=True, kw_only=True):
         ),
     ] = "127.0.0.1"
 
-    def bundle(self, served: Served, target: Device) -> Bundle:
+    def bundle(self, served: Served) -> Bundle:
         """The Compose file."""
         return render_compose(served, publish=self.publish)
 
@@ -576,7 +568,7 @@ class BentomlDeployment(ImageDeployment, frozen=True, kw_only=True):
         str | None, option("GPU type in BentoCloud, such as nvidia-l4.", metavar="NAME")
     ] = None
 
-    def bundle(self, served: Served, target: Device) -> Bundle:
+    def bundle(self, served: Served) -> Bundle:
         """The service's folder."""
         return render_bentoml(served, gpu_type=self.gpu_type)
 
@@ -596,7 +588,7 @@ class SystemdDeployment(HostDeployment, frozen=True, kw_only=True):
 
     user: Annotated[str, option("User that the server runs as.", metavar="NAME")] = "servetune"
 
-    def bundle(self, served: Served, target: Device) -> Bundle:
+    def bundle(self, served: Served) -> Bundle:
         """The units."""
         return render_systemd(served, user=self.user)
 
@@ -606,7 +598,7 @@ class CommandDeployment(HostDeployment, frozen=True, kw_only=True):
 
     verb: ClassVar[str] = "deploy command"
 
-    def bundle(self, served: Served, target: Device) -> Bundle:
+    def bundle(self, served: Served) -> Bundle:
         """The scripts."""
         return render_command(served)
 

@@ -203,9 +203,7 @@ def container_of(served: Served, cluster: ClusterOptions, *, name: str) -> JsonO
         ],
     }
     if served.devices:
-        container["resources"] = {
-            "limits": {served.accelerators.resource or "nvidia.com/gpu": served.devices}
-        }
+        container["resources"] = {"limits": {served.family.resource: served.devices}}
     return container
 
 

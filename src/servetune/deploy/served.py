@@ -9,14 +9,15 @@ from typing import NamedTuple
 
 import msgspec
 
+from servetune.deploy.accelerators import Family, require_build, require_family
 from servetune.deploy.bundle import MARKER, PLAN_FILE, Bundle, json_text
 from servetune.deploy.containers import container_named, environment
 from servetune.deploy.evidence import Evidence, SaturationPoint
 from servetune.deploy.images import choose_image, image_uri, named_image
 from servetune.deploy.launchers import filled, launcher_of, shipping_of, words_of
 from servetune.engines.command_line import CommandLineEngine
-from servetune.engines.shipping import Accelerators
 from servetune.errors import CannotRender
+from servetune.hardware import Device
 from servetune.plan.plan import Plan
 
 #: Path in the container where a target mounts a folder of the machine.
@@ -47,8 +48,9 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
         health: Route that answers 200 once requests are served.
         in_flight: Prometheus query of the requests at one server; empty where it has no metric.
         install: Requirement of the engine without an image; empty where there is none.
-        devices: Accelerators of one copy; 0 where it runs on cores.
-        accelerators: Names by which they are asked for.
+        device: Device that it runs on.
+        family: Names by which such devices are asked for.
+        devices: Devices of one copy; 0 where it runs on cores.
         ulimits: Limits of the container's processes, as Docker names them.
         saturation: Requests in flight that one copy serves well.
         evidence: The trial that the Plan rests on.
@@ -74,8 +76,9 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     health: str
     in_flight: str
     install: str
+    device: Device
+    family: Family
     devices: int
-    accelerators: Accelerators = Accelerators()
     ulimits: Mapping[str, int] = {}
     saturation: SaturationPoint | None = None
     evidence: Evidence | None = None
@@ -101,7 +104,7 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
         model_source: Hub id, or the path of a folder; the Plan's model where `None`.
         image: Container image to run, tag included, instead of the usual one.
         region: Region whose registry has AWS's containers.
-        on_cores: Whether there is no accelerator to ask for.
+        device: Device that the service runs on.
         mounts: Whether a folder is mounted into a container, or used where it is.
     """
 
@@ -112,17 +115,13 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     model_source: str | None = None
     image: str | None = None
     region: str = "us-east-1"
-    on_cores: bool = False
+    device: Device
     mounts: bool = True
-
-
-#: Options of a service in a container on accelerators.
-_USUAL = ServiceOptions()
 
 
 def prepare(
     plan: Plan,
-    options: ServiceOptions = _USUAL,
+    options: ServiceOptions,
     *,
     saturation: SaturationPoint | None = None,
     evidence: Evidence | None = None,
@@ -137,7 +136,8 @@ def prepare(
 
     Raises:
         UnknownName: No launcher is known for the engine.
-        CannotRender: The Plan cannot be expressed, or a name or path cannot be used.
+        CannotRender: The Plan cannot be expressed, a name or path cannot be used, or the engine
+            has no build for the device.
     """
     model = _model_path(plan, options)
     if options.container == "lmi":
@@ -146,6 +146,7 @@ def prepare(
         raise CannotRender(f"unknown container '{options.container}'", hint="known are engine, lmi")
     image = options.image
     launcher = launcher_of(plan)
+    family, build = require_build(launcher, options.device, image=image, needs_image=options.mounts)
     version, known = version_of(launcher, image, evidence)
     own, notes = filled(
         launcher,
@@ -160,13 +161,7 @@ def prepare(
     shipping = shipping_of(launcher)
     if options.mounts and shipping.program:
         command = (shipping.program, *command[1:])
-    accelerators = shipping.accelerators
-    uri = image or shipping.image_of(version)
-    if options.mounts and not uri:
-        raise CannotRender(
-            f"{launcher.title} has no published image",
-            hint="name one of yours with --image, or deploy to systemd or command",
-        )
+    uri = image or build.image(version)
     if not launcher.defaults:
         unknown = f"the defaults of {launcher.title} are not described here"
         notes = (*notes, f"{unknown}: what the trial left open, its server decides")
@@ -190,14 +185,17 @@ def prepare(
         hub_cache=shipping.hub_cache,
         health=launcher.ready_path,
         in_flight=shipping.in_flight,
-        install=f"{shipping.install}=={version}" if shipping.install else "",
+        install=f"{shipping.install}=={version}"
+        if shipping.install and build is shipping.builds[0]
+        else "",
         warnings=(*_evidence_warnings(evidence), *notes),
         name=_name(model, options),
         given=plan,
         folder=model.folder,
         served_name=model.label,
-        devices=0 if options.on_cores else -(-plan.devices_per_replica // accelerators.ranks),
-        accelerators=accelerators,
+        device=options.device,
+        family=family,
+        devices=family.devices(options.device, plan.devices_per_replica),
         ulimits=shipping.ulimits,
         saturation=saturation,
         evidence=evidence,
@@ -267,6 +265,7 @@ def _lmi(
 ) -> Served:
     """LMI outside SageMaker: one worker in each container, variables instead of words."""
     lmi = container_named("lmi")
+    family = require_family(lmi.title, options.device)
     version = evidence.measured_version if evidence else None
     if options.image is None:
         chosen, note = choose_image("lmi", version, able=lambda one: lmi.able(plan, one))
@@ -298,7 +297,9 @@ def _lmi(
         given=plan,
         folder=model.folder,
         served_name=model.label,
-        devices=0 if options.on_cores else plan.devices_per_replica,
+        device=options.device,
+        family=family,
+        devices=family.devices(options.device, plan.devices_per_replica),
         saturation=saturation,
         evidence=evidence,
     )
