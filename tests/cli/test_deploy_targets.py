@@ -91,7 +91,8 @@ def test_an_engine_whose_defaults_are_not_described_is_deployed_as_it_was_tuned(
     model, words, version = WITHOUT_DEFAULTS[name]
     chosen = {"max_num_batched_tokens": 2048} if name == "transformers" else {"max_num_seqs": 64}
     trial = record(16, key="trial-16", latency_ms=150.0)
-    metadata = {**trial.metadata, "framework": name, "model_tag": model}
+    gpu = "AWS Trainium2" if name == "vllm-neuron" else "NVIDIA L4"
+    metadata = {**trial.metadata, "framework": name, "model_tag": model, "gpu_type": gpu}
     about = {"metadata": metadata, "plan": Plan(model=model, engine=name, **chosen)}
     path = tmp_path / "own.jsonl"
     with Journal(path) as journal:
@@ -200,6 +201,26 @@ def test_the_saturation_point_comes_from_the_sweep_or_from_the_limits(servetune,
     scaler = yaml.safe_load((journal.parent / "b" / "hpa.yaml").read_text())
     target = scaler["spec"]["metrics"][0]["pods"]["target"]["averageValue"]
     assert target == "12"  # of 16
+
+
+def test_hand_edits_in_an_overlay_survive_rendering_again(servetune, journal):
+    overlay = journal.parent / "mine.yaml"
+    overlay.write_text("kind: Deployment\nspec: {template: {spec: {priorityClassName: serving}}}\n")
+    for out in ("a", "a"):
+        ran = servetune("deploy", "kubernetes", journal, "--out", out, "--overlay", overlay)
+        assert ran.returncode == 0, ran.stderr
+        made = yaml.safe_load((journal.parent / out / "deployment.yaml").read_text())
+        assert made["spec"]["template"]["spec"]["priorityClassName"] == "serving"
+    for text, message in (
+        ("kind: Ingress\n", "changes Ingress, which is not rendered"),
+        ("- 1\n", "holds what is no object"),
+        ("a: [\n", "is not YAML"),
+    ):
+        overlay.write_text(text)
+        ran = servetune("deploy", "kserve", journal, "--out", "b", "--overlay", overlay)
+        assert ran.returncode == 2
+        assert message in ran.stderr
+        assert "Traceback" not in ran.stderr
 
 
 def test_a_dry_run_prints_and_writes_nothing(servetune, journal):

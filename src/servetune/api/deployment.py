@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import importlib
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -38,20 +40,23 @@ from servetune.deploy.from_trial import (
     evidence_of,
     explicit_plan,
     instance_of_trial,
+    machine_of_trial,
     plan_of_trial,
     saturation_of_trials,
     with_trial,
 )
 from servetune.deploy.hosting import HostingOptions
 from servetune.deploy.images import named_image
-from servetune.deploy.kubernetes import ClusterOptions, render_kserve, render_kubernetes
+from servetune.deploy.kubernetes import render_kserve, render_kubernetes
 from servetune.deploy.launchers import launcher_of
 from servetune.deploy.names import require_name, require_region, require_role
+from servetune.deploy.pods import ClusterOptions
 from servetune.deploy.sagemaker import render_sagemaker
 from servetune.deploy.served import Served, ServiceOptions, prepare, version_of
 from servetune.engines import check_weights, engine
 from servetune.errors import CannotRender, InputError, UnknownName
-from servetune.hardware import Device, Node, Price, instance
+from servetune.hardware import Node, Price, instance
+from servetune.json_value import JsonObject
 from servetune.models import NetworkShape, load_shape, weight_bytes
 from servetune.option import Positive, argument, option
 from servetune.plan import Plan
@@ -458,7 +463,7 @@ class ServiceDeployment(TrialChoice, frozen=True, kw_only=True):
             check_weights(plan, shape)
         served = prepare(
             explicit_plan(plan, shape, target, version, trial),
-            self._service(target),
+            self._service(machine_of_trial(trial, target), shape),
             saturation=saturation_of_trials(
                 trials.records, trial, trials.constraints, copies=plan.replicas
             ),
@@ -475,7 +480,7 @@ class ServiceDeployment(TrialChoice, frozen=True, kw_only=True):
         """The files of a service."""
         raise NotImplementedError
 
-    def _service(self, target: Device) -> ServiceOptions:
+    def _service(self, node: Node, shape: NetworkShape | None) -> ServiceOptions:
         own = {
             name: getattr(self, name)
             for name in ServiceOptions.__struct_fields__
@@ -485,7 +490,8 @@ class ServiceDeployment(TrialChoice, frozen=True, kw_only=True):
             own |= {"container": "lmi", "region": require_region(region_of(own["region"]))}
         else:
             own.pop("region", None)
-        return ServiceOptions(**own, device=target, mounts=self.in_container)
+        size = None if shape is None else weight_bytes(shape)
+        return ServiceOptions(**own, node=node, weights_bytes=size, mounts=self.in_container)
 
 
 class ImageDeployment(ServiceDeployment, frozen=True, kw_only=True):
@@ -513,6 +519,14 @@ class ClusterDeployment(ContainerDeployment, frozen=True, kw_only=True):
     """A service in a Kubernetes cluster."""
 
     cluster: ClusterOptions = ClusterOptions()
+    overlay: Annotated[
+        Path | None,
+        option(
+            "File of partial manifests (YAML or JSON) that are merged into the rendered ones, "
+            "as kubectl patch merges them.",
+            metavar="FILE",
+        ),
+    ] = None
 
 
 class KubernetesDeployment(ClusterDeployment, frozen=True, kw_only=True):
@@ -527,7 +541,8 @@ class KubernetesDeployment(ClusterDeployment, frozen=True, kw_only=True):
 
     def bundle(self, served: Served) -> Bundle:
         """Manifests for kubectl."""
-        return render_kubernetes(served, self.cluster, autoscaler=self.autoscaler)
+        overlay = read_overlay(self.overlay)
+        return render_kubernetes(served, self.cluster, autoscaler=self.autoscaler, overlay=overlay)
 
 
 class KserveDeployment(ClusterDeployment, frozen=True, kw_only=True):
@@ -537,7 +552,7 @@ class KserveDeployment(ClusterDeployment, frozen=True, kw_only=True):
 
     def bundle(self, served: Served) -> Bundle:
         """The InferenceService."""
-        return render_kserve(served, self.cluster)
+        return render_kserve(served, self.cluster, overlay=read_overlay(self.overlay))
 
 
 class ComposeDeployment(ContainerDeployment, frozen=True, kw_only=True):
@@ -601,6 +616,41 @@ class CommandDeployment(HostDeployment, frozen=True, kw_only=True):
     def bundle(self, served: Served) -> Bundle:
         """The scripts."""
         return render_command(served)
+
+
+def read_overlay(path: Path | None) -> tuple[JsonObject, ...]:
+    """Partial manifests of a file, in its order; none without a file.
+
+    Raises:
+        InputError: The file cannot be read, is neither JSON nor YAML, or is YAML without PyYAML.
+    """
+    if path is None:
+        return ()
+    try:
+        text = path.read_text("utf-8")
+        if path.suffix == ".json":
+            found = [json.loads(text)]
+        else:
+            found = list(importlib.import_module("yaml").safe_load_all(text))
+    except ModuleNotFoundError:
+        raise InputError(
+            f"reading {path} needs PyYAML",
+            hint="pip install 'servetune[yaml]', or write the overlay as JSON in a .json file",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read the overlay {path}: {error}") from None
+    except Exception as error:  # YAML's own errors are of a class that may not be here
+        if type(error).__module__.partition(".")[0] != "yaml":
+            raise
+        raise InputError(f"the overlay {path} is not YAML: {error}".replace("\n", " ")) from None
+    listed = found[0] if len(found) == 1 and isinstance(found[0], list) else found
+    objects = [each for each in listed if each is not None]
+    if not all(isinstance(each, dict) for each in objects):
+        raise InputError(
+            f"the overlay {path} holds what is no object",
+            hint="write partial manifests: kind, metadata.name, and what is to change",
+        )
+    return tuple(objects)
 
 
 TARGETS: dict[str, type[SageMakerDeployment | ServiceDeployment]] = {

@@ -16,7 +16,7 @@ from servetune.engines import engine
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.shipping import Build
 from servetune.errors import CannotRender
-from servetune.hardware import Device, instance, instances
+from servetune.hardware import Device, instances
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,13 +70,13 @@ class Family(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def labels(self, device: Device) -> tuple[str, ...]:
         """Values of `label` on nodes with this device; empty where they are not known."""
         if self.name == "neuron":
-            offered = (instance(name, service="ec2") for name in instances("ec2"))
+            offered = instances("ec2").values()
             return tuple(each.name for each in offered if each.device.name == device.name)
         return self.products.get(device.name, ())
 
     def most_per_node(self, device: Device) -> int:
         """Devices of the largest machine of the catalogue, else of a usual one."""
-        offered = (instance(name, service="ec2") for name in instances("ec2"))
+        offered = instances("ec2").values()
         counts = [each.device_count for each in offered if each.device.name == device.name]
         return max(counts, default=self.per_node)
 

@@ -17,7 +17,7 @@ from servetune.deploy.images import choose_image, image_uri, named_image
 from servetune.deploy.launchers import filled, launcher_of, shipping_of, words_of
 from servetune.engines.command_line import CommandLineEngine
 from servetune.errors import CannotRender
-from servetune.hardware import Device
+from servetune.hardware import Device, Node
 from servetune.plan.plan import Plan
 
 #: Path in the container where a target mounts a folder of the machine.
@@ -48,7 +48,8 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
         health: Route that answers 200 once requests are served.
         in_flight: Prometheus query of the requests at one server; empty where it has no metric.
         install: Requirement of the engine without an image; empty where there is none.
-        device: Device that it runs on.
+        node: Machine that was measured, or one with as many of the chosen device.
+        weights_bytes: Size of the published model; `None` where it is not known.
         family: Names by which such devices are asked for.
         devices: Devices of one copy; 0 where it runs on cores.
         ulimits: Limits of the container's processes, as Docker names them.
@@ -76,9 +77,10 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     health: str
     in_flight: str
     install: str
-    device: Device
+    node: Node
     family: Family
     devices: int
+    weights_bytes: float | None = None
     ulimits: Mapping[str, int] = {}
     saturation: SaturationPoint | None = None
     evidence: Evidence | None = None
@@ -90,6 +92,11 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def copies(self) -> int:
         return self.plan.replicas
+
+    @property
+    def device(self) -> Device:
+        """The device that it runs on."""
+        return self.node.device
 
 
 class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +111,8 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
         model_source: Hub id, or the path of a folder; the Plan's model where `None`.
         image: Container image to run, tag included, instead of the usual one.
         region: Region whose registry has AWS's containers.
-        device: Device that the service runs on.
+        node: Machine that the service runs on, or its like.
+        weights_bytes: Size of the published model; `None` where it is not known.
         mounts: Whether a folder is mounted into a container, or used where it is.
     """
 
@@ -115,7 +123,8 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     model_source: str | None = None
     image: str | None = None
     region: str = "us-east-1"
-    device: Device
+    node: Node
+    weights_bytes: float | None = None
     mounts: bool = True
 
 
@@ -146,7 +155,8 @@ def prepare(
         raise CannotRender(f"unknown container '{options.container}'", hint="known are engine, lmi")
     image = options.image
     launcher = launcher_of(plan)
-    family, build = require_build(launcher, options.device, image=image, needs_image=options.mounts)
+    target = options.node.device
+    family, build = require_build(launcher, target, image=image, needs_image=options.mounts)
     version, known = version_of(launcher, image, evidence)
     own, notes = filled(
         launcher,
@@ -193,9 +203,10 @@ def prepare(
         given=plan,
         folder=model.folder,
         served_name=model.label,
-        device=options.device,
+        node=options.node,
+        weights_bytes=options.weights_bytes,
         family=family,
-        devices=family.devices(options.device, plan.devices_per_replica),
+        devices=family.devices(options.node.device, plan.devices_per_replica),
         ulimits=shipping.ulimits,
         saturation=saturation,
         evidence=evidence,
@@ -265,7 +276,7 @@ def _lmi(
 ) -> Served:
     """LMI outside SageMaker: one worker in each container, variables instead of words."""
     lmi = container_named("lmi")
-    family = require_family(lmi.title, options.device)
+    family = require_family(lmi.title, options.node.device)
     version = evidence.measured_version if evidence else None
     if options.image is None:
         chosen, note = choose_image("lmi", version, able=lambda one: lmi.able(plan, one))
@@ -297,9 +308,10 @@ def _lmi(
         given=plan,
         folder=model.folder,
         served_name=model.label,
-        device=options.device,
+        node=options.node,
+        weights_bytes=options.weights_bytes,
         family=family,
-        devices=family.devices(options.device, plan.devices_per_replica),
+        devices=family.devices(options.node.device, plan.devices_per_replica),
         saturation=saturation,
         evidence=evidence,
     )

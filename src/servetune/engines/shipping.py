@@ -73,6 +73,10 @@ class Shipping(msgspec.Struct, frozen=True, kw_only=True):
         api_key_variable: Environment variable of the key that clients must send; empty where there
             is none.
         api_key_word: Option of the command for that key, where there is no variable.
+        node_words: Words of each process of a copy that spans machines, with `{count}` of them,
+            `{rank}` and the `{leader}`'s address; empty for an engine that does not span machines.
+        worker_words: Further words of all but the first, which alone answers clients.
+        spans_since: Version from which it takes these words.
         fill: The Plan with nothing open that can be written, and notes on what cannot; of the
             requests in flight and the engine's version.
         read: Fields of a filled Plan that settings and variables say the other way round; it
@@ -89,5 +93,8 @@ class Shipping(msgspec.Struct, frozen=True, kw_only=True):
     name_setting: str = "served_model_name"
     api_key_variable: str = ""
     api_key_word: str = ""
+    node_words: tuple[str, ...] = ()
+    worker_words: tuple[str, ...] = ()
+    spans_since: str = ""
     fill: Callable[[Plan, int, str], tuple[Plan, list[str]]] = _as_it_is
     read: Callable[[Settings, Mapping[str, str]], dict[str, Setting]] = _nothing_further

@@ -73,6 +73,8 @@ SHIPPING = Shipping(
     in_flight="sglang:num_running_reqs + sglang:num_queue_reqs",
     install="sglang[all]",
     api_key_word="--api-key",
+    node_words=("--nnodes={count}", "--node-rank={rank}", "--dist-init-addr={leader}:20000"),
+    spans_since="0.4.0",
     fill=_fill,
     read=_read,
 )

@@ -1,7 +1,8 @@
 """vLLM's images, and how it is deployed.
 
 Source: its releases, which publish `vllm-openai`, `vllm-openai-rocm` and `vllm-openai-cpu` under
-the same tag (0.19 to 0.29; November 2026).
+the same tag (0.19 to 0.29; November 2026). Words of several machines: the examples of
+LeaderWorkerSet (`docs/examples/leaderworkerset/basic`, 2026), which start it without Ray.
 """
 
 from __future__ import annotations
@@ -18,4 +19,7 @@ SHIPPING = Shipping(
     in_flight="vllm:num_requests_running + vllm:num_requests_waiting",
     install="vllm",
     api_key_variable="VLLM_API_KEY",
+    node_words=("--nnodes={count}", "--node-rank={rank}", "--master-addr={leader}"),
+    worker_words=("--headless",),
+    spans_since="0.12.0",
 )
