@@ -52,8 +52,8 @@ def journal(tmp_path):
         ("kubernetes", "deployment.yaml"),
         ("kserve", "inferenceservice.yaml"),
         ("compose", "compose.yaml"),
-        ("systemd", "qwen-qwen3-4b.service"),
-        ("command", "serve.sh"),
+        ("systemd", "qwen-qwen3-4b-1.service"),
+        ("command", "serve-2.sh"),
         ("bentoml", "service.py"),
     ],
 )
@@ -70,6 +70,37 @@ def test_each_target_gets_what_was_tuned_and_what_was_left_open(servetune, journ
     assert about["image"] == "vllm/vllm-openai:v0.26.0"
     again = servetune("deploy", target, journal, "--out", "out")
     assert again.returncode == 0, again.stderr
+
+
+def test_copies_fill_the_machine_that_was_measured_unless_one_is_asked_for(servetune, journal):
+    """A copy on two of four GPUs leaves two of them idle, and they are paid for."""
+    ran = servetune("deploy", "compose", journal, "--out", "filled")
+    assert ran.returncode == 0, ran.stderr
+    filled = yaml.safe_load((journal.parent / "filled" / "compose.yaml").read_text())
+    assert len(filled["services"]) == 2
+    text = (journal.parent / "filled" / "README.md").read_text()
+    assert "The trial had 1 copy; this has 2 copies to fill 4x L4 (`--copies` is their" in text
+    assert "Expected are 1,276 output tokens/s: 2 copies on one machine do 99.7% of what" in text
+    assert servetune("deploy", "compose", journal, "--out", "one", "--copies", "1").returncode == 0
+    one = yaml.safe_load((journal.parent / "one" / "compose.yaml").read_text())
+    assert len(one["services"]) == 1
+    assert "The trial had" not in (journal.parent / "one" / "README.md").read_text()
+
+
+def test_copies_fill_an_instance_of_sagemakers_as_components(servetune, journal):
+    ran = servetune("deploy", "sagemaker", journal, "--out", "filled")
+    assert ran.returncode == 0, ran.stderr
+    assert "2 copies fill ml.g6.12xlarge; --copies 1 leaves 2 of its 4 devices idle" in ran.stderr
+    made = json.loads((journal.parent / "filled" / "deployment.json").read_text())
+    (component,) = [step for step in made["steps"] if step["kind"] == "component"]
+    assert component["request"]["RuntimeConfig"] == {"CopyCount": 2}
+    needs = component["request"]["Specification"]["ComputeResourceRequirements"]
+    assert needs["NumberOfAcceleratorDevicesRequired"] == 2
+    ran = servetune("deploy", "sagemaker", journal, "--out", "one", "--copies", "1")
+    assert "copies fill" not in ran.stderr
+    made = json.loads((journal.parent / "one" / "deployment.json").read_text())
+    (component,) = [step for step in made["steps"] if step["kind"] == "component"]
+    assert component["request"]["RuntimeConfig"] == {"CopyCount": 1}
 
 
 #: Model of a trial and words of its deployment, by engine; the first that hub ids do not name.

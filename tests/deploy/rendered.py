@@ -93,6 +93,7 @@ def served(plan: Plan, **more: Any) -> Served:
     usual = "Trainium2" if plan.engine == "vllm-neuron" else "L4"
     more["node"] = node(gpu=more.pop("device", usual), count=more.pop("device_count", 8))
     more.setdefault("weights_bytes", 8.0e9)
+    more.setdefault("copies", plan.replicas)
     if plan.engine in ENGINES and not shipping_of(launcher_of(plan)).builds[0].repository:
         more.setdefault("image", f"registry.example/engine:{version}")
     saturation = more.pop("saturation", SATURATION)

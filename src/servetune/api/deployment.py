@@ -58,7 +58,7 @@ from servetune.errors import CannotRender, InputError, UnknownName
 from servetune.hardware import Node, Price, instance
 from servetune.json_value import JsonObject
 from servetune.models import NetworkShape, load_shape, weight_bytes
-from servetune.option import Positive, argument, option
+from servetune.option import Count, Positive, argument, option
 from servetune.plan import Plan
 from servetune.search import failed_requests
 from servetune.store import TrialRecord
@@ -220,12 +220,14 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
         found = plan_of_trial(trial)
         container = self.container or usual_container(found.engine)
         measured = _for_lmi(found) if container == "lmi" else found
-        plan = self._with_adapters(self._of_one_copy(measured))
         first = (
             instance(self.instance, service="sagemaker")
             if self.instance
             else instance_of_trial(trial)
         )
+        nodes = self.hosting.nodes(first)
+        hosting = self._filling(measured, nodes)
+        plan = self._with_adapters(_of_one_copy(measured, hosting))
         if self.image_tag:
             named_image(container, self.image_tag)
         shape, evidence = load_shape(plan.model), evidence_of(trial, self.source, trials.search)
@@ -233,15 +235,14 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
         image, _ = image_for(plan, container, evidence, self.image_tag)
         version = image.engine_version or engine(plan.engine).assumed_version
         explicit = explicit_plan(plan, shape, first.device, version, trial)
-        nodes = self.hosting.nodes(first)
-        copies = 1 if self.hosting.copies is None else measured.replicas * measured.data_parallel
+        copies = 1 if hosting.copies is None else measured.replicas * measured.data_parallel
         saturation = saturation_of_trials(trials.records, trial, trials.constraints, copies=copies)
         region = require_region(region_of(self.region))
         endpoint = endpoint_of(
             explicit,
             EndpointOptions(
                 nodes=nodes,
-                hosting=self.hosting.resolved(explicit, nodes, saturation),
+                hosting=hosting.resolved(explicit, nodes, saturation),
                 region=region,
                 container=container,
                 model_source=self.model_source,
@@ -286,11 +287,21 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
         if self.endpoint_name is not None:
             require_name(self.endpoint_name)
 
-    def _of_one_copy(self, plan: Plan) -> Plan:
-        """The Plan of one component's copy; as it is where there are no components."""
-        if self.hosting.copies is None or plan.expert_parallel:
-            return plan
-        return msgspec.structs.replace(plan, replicas=1, data_parallel=1)
+    def _filling(self, plan: Plan, nodes: tuple[Node, ...]) -> HostingOptions:
+        """The hosting, with copies that fill its instances where the trial's leave devices idle."""
+        # Without copies --scale counts instances, each of which is then scaled as it was measured.
+        if self.hosting.copies is not None or self.hosting.scale or plan.expert_parallel:
+            return self.hosting
+        each = plan.devices_per_replica // plan.data_parallel
+        most = min(node.device_count for node in nodes)
+        if most - plan.device_count < each:
+            return self.hosting
+        copies = most // each
+        note(
+            f"{copies} copies fill {nodes[0].name}; --copies 1 leaves {most - each} of its {most} "
+            "devices idle"
+        )
+        return msgspec.structs.replace(self.hosting, copies=copies * self.hosting.instances)
 
     def _with_adapters(self, plan: Plan) -> Plan:
         """A base model that takes LoRA adapters, where the endpoint shall have some.
@@ -440,6 +451,14 @@ class ServiceDeployment(TrialChoice, frozen=True, kw_only=True):
         str | None, option("Name of the service.", metavar="NAME", default="from the model's name")
     ] = None
     port: Annotated[int, option("Port to listen on.")] = 8000
+    copies: Annotated[
+        Count | None,
+        option(
+            "Copies, each as it was measured; 1 leaves the machine's other devices to others.",
+            metavar="COUNT",
+            default="as many as fill the machine that was measured",
+        ),
+    ] = None
 
     def render(self) -> Rendered:
         """The bundle of these options.
@@ -709,6 +728,13 @@ def _for_lmi(plan: Plan) -> Plan:
     return msgspec.structs.replace(
         plan, data_parallel=1, replicas=plan.replicas * plan.data_parallel
     )
+
+
+def _of_one_copy(plan: Plan, hosting: HostingOptions) -> Plan:
+    """The Plan of one component's copy; as it is where there are no components."""
+    if hosting.copies is None or plan.expert_parallel:
+        return plan
+    return msgspec.structs.replace(plan, replicas=1, data_parallel=1)
 
 
 def _after(hours: float) -> str:

@@ -16,7 +16,7 @@ from servetune.engines import engine
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.shipping import Build
 from servetune.errors import CannotRender
-from servetune.hardware import Device, instances
+from servetune.hardware import Device, Node, instances
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,6 +66,11 @@ class Family(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def devices(self, device: Device, ranks: int) -> int:
         """Devices that hold so many ranks of one copy; 0 where none is asked for."""
         return -(-ranks // self.ranks.get(device.architecture, 1)) if self.resource else 0
+
+    def copies(self, node: Node, ranks: int) -> int:
+        """Copies of so many ranks each that a machine's devices hold; at least one."""
+        needed = self.devices(node.device, ranks)
+        return max(1, node.device_count // needed) if needed else 1
 
     def labels(self, device: Device) -> tuple[str, ...]:
         """Values of `label` on nodes with this device; empty where they are not known."""

@@ -254,7 +254,7 @@ class HostingOptions(msgspec.Struct, frozen=True, kw_only=True):
         option(
             "Number of inference components' copies, each of one replica.",
             metavar="COUNT",
-            default="one model per instance, without components",
+            default="as many as fill the instances, where the trial's plan leaves devices idle",
         ),
     ] = None
     memory_mib: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Mapping
@@ -18,7 +19,9 @@ from servetune.deploy.launchers import filled, launcher_of, shipping_of, words_o
 from servetune.engines.command_line import CommandLineEngine
 from servetune.errors import CannotRender
 from servetune.hardware import Device, Node
+from servetune.perf.copies import host_fraction
 from servetune.plan.plan import Plan
+from servetune.units import format_rate, format_usd
 
 #: Path in the container where a target mounts a folder of the machine.
 MODEL_MOUNT = "/models/served"
@@ -49,6 +52,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
         in_flight: Prometheus query of the requests at one server; empty where it has no metric.
         install: Requirement of the engine without an image; empty where there is none.
         node: Machine that was measured, or one with as many of the chosen device.
+        measured_copies: Copies that shared the trial's requests.
         weights_bytes: Size of the published model; `None` where it is not known.
         family: Names by which such devices are asked for.
         devices: Devices of one copy; 0 where it runs on cores.
@@ -80,6 +84,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     node: Node
     family: Family
     devices: int
+    measured_copies: int = 1
     weights_bytes: float | None = None
     ulimits: Mapping[str, int] = {}
     saturation: SaturationPoint | None = None
@@ -92,6 +97,18 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def copies(self) -> int:
         return self.plan.replicas
+
+    @property
+    def expected_tokens_per_s(self) -> float | None:
+        """Output tokens per second of all copies, from the trial's; `None` where it has none.
+
+        Further copies on the machine add a little less than one copy each (`perf.copies`).
+        """
+        per_s = self.evidence.results.get("output_throughput") if self.evidence else None
+        if not isinstance(per_s, int | float) or not math.isfinite(per_s) or per_s <= 0:
+            return None
+        shared = host_fraction(self.copies) / host_fraction(self.measured_copies)
+        return float(per_s) * self.copies / self.measured_copies * shared
 
     @property
     def device(self) -> Device:
@@ -112,6 +129,8 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
         image: Container image to run, tag included, instead of the usual one.
         region: Region whose registry has AWS's containers.
         node: Machine that the service runs on, or its like.
+        copies: Copies of the Plan; those that fill the machine where `None`, if the Plan's leave
+            devices of it idle.
         weights_bytes: Size of the published model; `None` where it is not known.
         mounts: Whether a folder is mounted into a container, or used where it is.
     """
@@ -124,6 +143,7 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     image: str | None = None
     region: str = "us-east-1"
     node: Node
+    copies: int | None = None
     weights_bytes: float | None = None
     mounts: bool = True
 
@@ -180,6 +200,7 @@ def prepare(
             *notes,
             f"no measured engine version is known; the image is {uri}: measure with it",
         )
+    own = filling(own, family, options)
     return Served(
         title=launcher.title,
         plan=own,
@@ -204,6 +225,7 @@ def prepare(
         folder=model.folder,
         served_name=model.label,
         node=options.node,
+        measured_copies=plan.replicas,
         weights_bytes=options.weights_bytes,
         family=family,
         devices=family.devices(options.node.device, plan.devices_per_replica),
@@ -211,6 +233,17 @@ def prepare(
         saturation=saturation,
         evidence=evidence,
     )
+
+
+def filling(plan: Plan, family: Family, options: ServiceOptions) -> Plan:
+    """The Plan with the copies that are asked for, or that fill its machine.
+
+    Each copy is one that was measured; a Plan that fills its machine, or needs more, stays.
+    """
+    copies = options.copies
+    if copies is None:
+        copies = max(plan.replicas, family.copies(options.node, plan.devices_per_replica))
+    return msgspec.structs.replace(plan, replicas=copies)
 
 
 class _ModelPath(NamedTuple):
@@ -292,7 +325,7 @@ def _lmi(
     )
     return Served(
         title=lmi.title,
-        plan=own,
+        plan=filling(own, family, options),
         image=uri,
         version=chosen.engine_version or "",
         command=(),
@@ -309,6 +342,7 @@ def _lmi(
         folder=model.folder,
         served_name=model.label,
         node=options.node,
+        measured_copies=plan.replicas,
         weights_bytes=options.weights_bytes,
         family=family,
         devices=family.devices(options.node.device, plan.devices_per_replica),
@@ -378,6 +412,8 @@ def _readme(served: Served, target: str, steps: str, warnings: tuple[str, ...]) 
         "```",
         "",
     ]
+    if served.copies != served.measured_copies:
+        parts += [_of_copies(served), ""]
     if served.saturation:
         at = f"{served.saturation.per_copy:.3g} requests in flight ({served.saturation.rule})"
         parts += [f"One copy serves {at}; an autoscaler is told {served.saturation.target}.", ""]
@@ -400,6 +436,24 @@ def _readme(served: Served, target: str, steps: str, warnings: tuple[str, ...]) 
         "",
     ]
     return "\n".join(parts)
+
+
+def _of_copies(served: Served) -> str:
+    """Sentence on copies that were not measured together, with what they are expected to do."""
+    measured = "1 copy" if served.measured_copies == 1 else f"{served.measured_copies} copies"
+    counted = "1 copy" if served.copies == 1 else f"{served.copies} copies"
+    fills = served.copies == served.family.copies(served.node, served.plan.devices_per_replica)
+    filling = f" to fill {served.node.label}" if fills else ""
+    text = f"The trial had {measured}; this has {counted}{filling} (`--copies` is their number)."
+    per_s = served.expected_tokens_per_s
+    if per_s is None:
+        return text
+    text += f" Expected are {format_rate(per_s)} output tokens/s: {counted} on one machine do"
+    text += f" {host_fraction(served.copies):.1%} of what they would alone."
+    cost = served.node.cost_per_million_tokens_usd(per_s)
+    if cost is not None:
+        text += f" A million output tokens then cost {format_usd(cost)} on {served.node.name}."
+    return text
 
 
 def _checked_name(name: str) -> str:
