@@ -87,6 +87,18 @@ def test_copies_fill_the_machine_that_was_measured_unless_one_is_asked_for(serve
     assert "The trial had" not in (journal.parent / "one" / "README.md").read_text()
 
 
+def test_a_bundle_of_several_copies_is_proved_at_as_many_times_a_copys_load(servetune, journal):
+    said = "2 copies, and the trial had 1: 2 times its load is sent"
+    for target, urls, scaled in (
+        ("kubernetes", ["http://127.0.0.1:1"], True),  # a Service is before both
+        ("compose", ["http://127.0.0.1:1"], False),  # the address of one of them
+        ("compose", ["http://127.0.0.1:1", "http://127.0.0.1:2"], True),
+    ):
+        assert servetune("deploy", target, journal, "--out", target).returncode == 0
+        asked = servetune("bench", *urls, "--against", target, "--input-tokens", "20")
+        assert (said in asked.stderr) == scaled, asked.stderr
+
+
 def test_copies_fill_an_instance_of_sagemakers_as_components(servetune, journal):
     ran = servetune("deploy", "sagemaker", journal, "--out", "filled")
     assert ran.returncode == 0, ran.stderr
@@ -96,6 +108,16 @@ def test_copies_fill_an_instance_of_sagemakers_as_components(servetune, journal)
     assert component["request"]["RuntimeConfig"] == {"CopyCount": 2}
     needs = component["request"]["Specification"]["ComputeResourceRequirements"]
     assert needs["NumberOfAcceleratorDevicesRequired"] == 2
+    assert "NumberOfCpuCoresRequired" not in needs
+    each = ("--cpu-cores", "12", "--memory-mib", "40000")
+    ran = servetune("deploy", "sagemaker", journal, "--out", "filled", *each)
+    assert ran.returncode == 0, ran.stderr
+    made = json.loads((journal.parent / "filled" / "deployment.json").read_text())
+    (component,) = [step for step in made["steps"] if step["kind"] == "component"]
+    needs = component["request"]["Specification"]["ComputeResourceRequirements"]
+    assert (needs["NumberOfCpuCoresRequired"], needs["MinMemoryRequiredInMb"]) == (12.0, 40000)
+    ran = servetune("deploy", "sagemaker", journal, "--dry-run", "--cpu-cores", "30")
+    assert "2 copies of 30 cores need more than the 48 of ml.g6.12xlarge" in ran.stderr
     ran = servetune("deploy", "sagemaker", journal, "--out", "one", "--copies", "1")
     assert "copies fill" not in ran.stderr
     made = json.loads((journal.parent / "one" / "deployment.json").read_text())

@@ -190,7 +190,7 @@ def _row(
     copies = node.device_count // trial.devices_per_copy
     factor = copies * instances / trial.copies
     shared = _shared(trial, members, node, copies)
-    results = _scaled(trial.record.results, factor, shared)
+    results = scaled_results(trial.record.results, factor, shared)
     throughput = float(results["output_throughput"])
     cost = None
     if node.price is not None:
@@ -241,18 +241,26 @@ def _shared(trial: _Trial, members: list[_Trial], node: Node, copies: int) -> fl
     return host_fraction(copies) / host_fraction(trial.copies)
 
 
-def _scaled(results: JsonObject, factor: float, shared: float) -> JsonObject:
+def scaled_results(results: JsonObject, factor: float, shared: float) -> JsonObject:
     """Results of `factor` as many copies, which do `shared` of what they would alone."""
     if factor == 1 and shared == 1:
         return dict(results)
-    return {name: _scaled_value(name, value, factor, shared) for name, value in results.items()}
+    scaled = {name: _scaled_value(name, value, factor, shared) for name, value in results.items()}
+    intervals = scaled.get("intervals")
+    if isinstance(intervals, dict):
+        scaled["intervals"] = {
+            name: [_scaled_value(name, end, factor, shared) for end in ends]
+            for name, ends in intervals.items()
+            if isinstance(ends, list | tuple)
+        }
+    return scaled
 
 
 def _scaled_value(name: str, value: object, factor: float, shared: float) -> object:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return value
     if name in _LOADS:
-        return value * factor
+        return round(value * factor) if isinstance(value, int) else value * factor
     if name in _EXTENSIVE:
         return value * factor * shared
     return value / shared if name.endswith("_latency_ms") or name.endswith(_LATENCIES) else value
