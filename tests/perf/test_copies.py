@@ -3,10 +3,11 @@
 from statistics import median
 
 import pytest
+from msgspec import structs
 
 from servetune.hardware import node
 from servetune.models import load_shape
-from servetune.perf import performance_at
+from servetune.perf import performance_at, simulate
 from servetune.perf.copies import host_fraction
 from servetune.plan import Plan
 from servetune.workload import LengthLaws, Workload
@@ -23,6 +24,29 @@ def test_copies_on_one_machine_do_less_than_as_many_alone_and_more_than_one_copy
     for copies in range(2, 65):
         assert host_fraction(copies) < 1
         assert copies * host_fraction(copies) > (copies - 1) * host_fraction(copies - 1)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi"])
+def test_the_estimate_and_the_simulator_count_what_copies_cost_each_other(engine: str) -> None:
+    """N copies do less than N times one, by about what the law says, and never exactly N."""
+    shape = load_shape("meta-llama/Llama-2-13b-hf", catalogue_first=True)
+    load = Workload.of(LengthLaws.fixed(500, 50), request_count=64)
+    plan = Plan(model="m", engine=engine, max_num_seqs=16, max_model_len=2048)
+    four = structs.replace(plan, replicas=4)
+    machine = node(gpu="A100-80GB", count=4)
+    one_per_s = performance_at(shape, machine, plan, load, 8).output_tokens_per_s
+    four_per_s = performance_at(shape, machine, four, load, 32).output_tokens_per_s
+    assert four_per_s < 4 * one_per_s
+    assert four_per_s == pytest.approx(4 * one_per_s * host_fraction(4), rel=0.004)
+    served_per_s = []
+    for each in (plan, four):
+        copies = each.replicas
+        asked = Workload.of(
+            LengthLaws.fixed(500, 50), request_count=64 * copies, concurrency=8 * copies
+        )
+        served_per_s.append(64 * copies / simulate(each, shape, machine, asked).duration_s)
+    assert served_per_s[1] < 4 * served_per_s[0]
+    assert served_per_s[1] == pytest.approx(4 * served_per_s[0] * host_fraction(4), rel=0.03)
 
 
 def test_eight_copies_do_what_the_published_ones_did() -> None:

@@ -184,7 +184,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     copies: Annotated[
         Count | None,
         option(
-            "Copies behind the addresses, which get as many times a copy's load of the trial.",
+            "Number of copies behind the addresses; they get as many times a copy's load.",
             metavar="COUNT",
             default="those of the bundle, else one an address",
         ),

@@ -454,7 +454,7 @@ class ServiceDeployment(TrialChoice, frozen=True, kw_only=True):
     copies: Annotated[
         Count | None,
         option(
-            "Copies, each as it was measured; 1 leaves the machine's other devices to others.",
+            "Number of copies, each as it was measured; 1 leaves other devices idle.",
             metavar="COUNT",
             default="as many as fill the machine that was measured",
         ),

@@ -256,7 +256,7 @@ class HostingOptions(msgspec.Struct, frozen=True, kw_only=True):
     copies: Annotated[
         Count | None,
         option(
-            "Number of inference components' copies, each of one replica.",
+            "Number of copies, as inference components of one replica each.",
             metavar="COUNT",
             default="as many as fill the instances, where the trial's plan leaves devices idle",
         ),
