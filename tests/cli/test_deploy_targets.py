@@ -6,6 +6,8 @@ import pytest
 import yaml
 from msgspec import structs
 
+import servetune as st
+from servetune.api.bench_baseline import reproducing
 from servetune.plan import Plan
 from servetune.store import Journal, TrialConfig, TrialRecord, read_journal
 
@@ -102,13 +104,22 @@ def test_a_bundle_of_several_copies_is_proved_at_as_many_times_a_copys_load(serv
 def test_copies_fill_an_instance_of_sagemakers_as_components(servetune, journal):
     ran = servetune("deploy", "sagemaker", journal, "--out", "filled")
     assert ran.returncode == 0, ran.stderr
-    assert "2 copies fill ml.g6.12xlarge; --copies 1 leaves 2 of its 4 devices idle" in ran.stderr
+    assert "2 copies fill 1 ml.g6.12xlarge; --copies 1 leaves 2 of its 4 devices idle" in ran.stderr
     made = json.loads((journal.parent / "filled" / "deployment.json").read_text())
     (component,) = [step for step in made["steps"] if step["kind"] == "component"]
     assert component["request"]["RuntimeConfig"] == {"CopyCount": 2}
     needs = component["request"]["Specification"]["ComputeResourceRequirements"]
     assert needs["NumberOfAcceleratorDevicesRequired"] == 2
     assert "NumberOfCpuCoresRequired" not in needs
+    folder = journal.parent / "filled"
+    proof = st.Bench(baseline=structs.replace(st.Bench().baseline, against=folder))
+    asked, expected = reproducing(
+        structs.replace(proof, load=structs.replace(proof.load, input_tokens="20"))
+    )
+    users = expected.results["max_concurrency"]
+    assert asked.levels()[0].load.concurrency == users
+    (trial,) = read_journal(folder / "trial.jsonl")
+    assert users == 2 * trial.results["max_concurrency"]
     each = ("--cpu-cores", "12", "--memory-mib", "40000")
     ran = servetune("deploy", "sagemaker", journal, "--out", "filled", *each)
     assert ran.returncode == 0, ran.stderr

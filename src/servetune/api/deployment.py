@@ -255,6 +255,12 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
             ),
             evidence,
         )
+        if hosting.copies != self.hosting.copies:
+            idle = first.device_count - explicit.device_count
+            note(
+                f"{hosting.copies} copies fill {self.hosting.instances} {first.name}; --copies 1 "
+                f"leaves {idle} of its {first.device_count} devices idle"
+            )
         rendered = RenderedEndpoint(
             bundle=with_trial(render_sagemaker(endpoint), trial),
             plan=explicit,
@@ -297,10 +303,6 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
         if most - plan.device_count < each:
             return self.hosting
         copies = most // each
-        note(
-            f"{copies} copies fill {nodes[0].name}; --copies 1 leaves {most - each} of its {most} "
-            "devices idle"
-        )
         return msgspec.structs.replace(self.hosting, copies=copies * self.hosting.instances)
 
     def _with_adapters(self, plan: Plan) -> Plan:
