@@ -22,6 +22,7 @@ def pages() -> dict[str, str]:
     """Contents by file name."""
     return {
         "cli.md": _cli(),
+        "deployments.md": _deployments(),
         "engines.md": _engines(),
         "errors.md": _errors(),
         "machines.md": _bundled_machines(),
@@ -105,6 +106,86 @@ def _otherwise(name: str, field: str) -> str:
                 return "-"
             described |= {one: told[one] for one in told if one not in silent}
     return ", ".join(f"`{one}`" for one in sorted(described)) or "environment variable"
+
+
+def _deployments() -> str:
+    """Targets by engines and devices, from the function that the renderers call."""
+    from servetune.deploy.accelerators import families
+    from servetune.deploy.launchers import deployable_engines
+    from servetune.deploy.targets import TARGETS, refusal
+    from servetune.engines import engine
+    from servetune.hardware import device, device_names
+
+    kinds: dict[tuple[str, str], str] = {}
+    for name in device_names():
+        kinds.setdefault((device(name).vendor, device(name).architecture), name)
+    outcomes: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    for (vendor, architecture), name in kinds.items():
+        errors = [
+            refusal(target, own, device(name)) for target in TARGETS for own in deployable_engines()
+        ]
+        answers = tuple(
+            error.message.replace(f"{vendor} {name}", "the device") if error else ""
+            for error in errors
+        )
+        outcomes.setdefault(answers, []).append((vendor, architecture))
+    lines = [
+        NOTE,
+        "# What is deployed where",
+        "",
+        "Targets, engines and accelerators: `yes`, or the number of the reason below with which",
+        "`servetune deploy` refuses; the error adds what fits. A test renders every one of them.",
+        "",
+    ]
+    reasons: list[str] = []
+    for group in (TARGETS[:1], TARGETS[1:4], TARGETS[4:6], TARGETS[6:]):
+        lines += [f"## {', '.join(f'`deploy {name}`' for name in group)}", ""]
+        lines += ["| accelerator | " + " | ".join(deployable_engines()) + " |"]
+        lines += ["|---|" + "---|" * len(deployable_engines())]
+        for answers, members in outcomes.items():
+            row = answers[TARGETS.index(group[0]) * len(deployable_engines()) :]
+            cells = []
+            for text in row[: len(deployable_engines())]:
+                if text and text not in reasons:
+                    reasons.append(text)
+                cells.append(str(reasons.index(text) + 1) if text else "yes")
+            vendors: dict[str, list[str]] = {}
+            for vendor, architecture in members:
+                vendors.setdefault(vendor, []).append(architecture)
+            shown = "; ".join(f"{vendor} {', '.join(each)}" for vendor, each in vendors.items())
+            lines.append(f"| {shown} | {' | '.join(cells)} |")
+        lines.append("")
+    lines += ["## Reasons", ""]
+    lines += [f"{place + 1}. {text}" for place, text in enumerate(reasons)]
+    lines += [
+        "",
+        "## How accelerators are asked for",
+        "",
+        "| family | image | resource | node label | variable | device files | driver | plug-in |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for family in families():
+        codes = (family.build, family.resource, family.label, family.variable, *family.files)
+        build, resource, label, variable, *files = (f"`{text}`" if text else "-" for text in codes)
+        shown = " ".join(files) or "-"
+        lines.append(
+            f"| {family.title} | {build} | {resource} | {label} | {variable} | {shown} | "
+            f"{family.driver or '-'} | {family.device_plugin or '-'} |"
+        )
+    lines += ["", "| engine | images |", "|---|---|"]
+    for name in deployable_engines():
+        shipping = engine(name).shipping
+        assert shipping is not None
+        images = [
+            f"`{build.image('VERSION' if name != 'vllm-neuron' else shipping.usual_version)}`"
+            f" ({build.kind}{': ' + ', '.join(build.architectures) if build.architectures else ''})"
+            for build in shipping.builds
+            if build.repository
+        ]
+        lines.append(f"| `{name}` | {', '.join(images) or 'none is published: give --image'} |")
+    lines += ["", "Sources:", ""]
+    lines += [f"- {family.title}: {family.source} ({family.date})" for family in families()]
+    return "\n".join(lines) + "\n"
 
 
 def _cli() -> str:

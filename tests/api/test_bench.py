@@ -4,13 +4,16 @@ import msgspec
 import pytest
 
 import servetune as st
-from servetune.api.bench_baseline import like_trial
+from servetune.api.bench_baseline import like_trial, reproducing
 from servetune.api.bench_setup import prepared_load
 from servetune.api.request import checked, read_config
 from servetune.errors import InputError, StoreError
 from servetune.hardware import instance
 from servetune.models import load_shape
+from servetune.perf.copies import host_fraction
+from servetune.plan import Plan
 from servetune.search import Space, parse_settings
+from servetune.store import TrialConfig, TrialRecord
 from servetune.trials import Launch, StudyContext, run_trials, trials_of
 from servetune.workload import CLIENT_ARGS
 
@@ -259,3 +262,57 @@ def test_levels_that_cannot_run_are_refused_before_anything_is_sent(server, opti
     with pytest.raises(InputError, match=said):
         st.bench(server.url, model="m", requests=3, **options)
     assert not server.truths
+
+
+def baseline_of(tmp_path, *, copies=1, **results):
+    """File with a trial of a server under eight users."""
+    plan = Plan(model=MODEL, replicas=copies)
+    config = TrialConfig(client_args={"max_concurrency": 8, "num_prompts": 40,
+                                      "input_tokens": "20", "output_tokens": "4"})  # fmt: skip
+    numbers = {"max_concurrency": 8, "completed": 40, "failed": 0, "output_throughput": 100.0,
+               "mean_e2e_latency_ms": 200.0, **results}  # fmt: skip
+    record = TrialRecord(
+        key="one", plan=plan, config=config, results=numbers, metadata={"model_tag": "m"}
+    )
+    path = tmp_path / "trial.jsonl"
+    path.write_text(record.to_json().decode() + "\n")
+    return path
+
+
+def held_against(path, *urls, **options):
+    baseline = msgspec.structs.replace(st.Bench().baseline, against=path, **options)
+    server = msgspec.structs.replace(st.Bench().server, urls=urls, model="m")
+    request = msgspec.structs.replace(st.Bench(), server=server, baseline=baseline)
+    asked, expected = reproducing(request)
+    return asked.levels()[0].load, expected
+
+
+def test_several_copies_get_as_many_times_a_copys_load(tmp_path):
+    path = baseline_of(tmp_path)
+    alone, trial = held_against(path, URL)
+    assert (alone.concurrency, alone.requests) == (8, 40)
+    assert trial.results["output_throughput"] == 100.0
+    for four in (
+        held_against(path, URL, copies=4),
+        held_against(path, *(f"http://127.0.0.1:{port}" for port in range(9, 13))),
+    ):
+        load, expected = four
+        assert (load.concurrency, load.requests) == (32, 160)
+        assert expected.results["max_concurrency"] == 32
+        assert expected.results["output_throughput"] == pytest.approx(400 * host_fraction(4))
+        assert expected.results["mean_e2e_latency_ms"] == pytest.approx(200 / host_fraction(4))
+        assert expected.results["completed"] == 40
+
+
+def test_a_trial_of_as_many_copies_is_sent_as_it_was(tmp_path):
+    path = baseline_of(tmp_path, copies=2)
+    for urls in ((URL,), (URL, "http://127.0.0.1:10")):
+        load, trial = held_against(path, *urls)
+        assert (load.concurrency, trial.results["output_throughput"]) == (8, 100.0)
+    load, _ = held_against(path, URL, copies=4)
+    assert load.concurrency == 16
+    server = msgspec.structs.replace(st.Bench().server, urls=(URL,), model="m")
+    baseline = msgspec.structs.replace(st.Bench().baseline, against=path, copies=4)
+    own = msgspec.structs.replace(st.Bench(), server=server, baseline=baseline, concurrency=(8,))
+    with pytest.raises(InputError, match="2 times the trial's load are 16 requests in flight"):
+        reproducing(own.levels()[0])

@@ -30,6 +30,7 @@ OTHER_TYPES = {
 #: Fields with another default in some verbs, and why.
 OTHER_DEFAULTS = {
     "confidence": "a limit of an estimate need hold less surely than a measured search ends",
+    "copies": "a bundle's fill its machine, SageMaker's are components; bench counts those there",
     "concurrency": "bench must send something, tune sends as llm-optimizer does, calibrate plans",
     "container": "see OTHER_TYPES",
     "dataset": "simulate and estimate say that their data set is random, bench draws lengths",
@@ -64,6 +65,7 @@ BENCH_ALONE = {
     "keep_saturated": "no trial is ended because its server cannot follow",
     "against": "a study is compared by --compare",
     "trial": "of --against",
+    "copies": "of --against",
     "tolerance": "of --against",
     "engine_log": "of --against",
     "compat": "a journal's figures have one definition",

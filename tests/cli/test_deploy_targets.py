@@ -6,6 +6,8 @@ import pytest
 import yaml
 from msgspec import structs
 
+import servetune as st
+from servetune.api.bench_baseline import reproducing
 from servetune.plan import Plan
 from servetune.store import Journal, TrialConfig, TrialRecord, read_journal
 
@@ -52,8 +54,8 @@ def journal(tmp_path):
         ("kubernetes", "deployment.yaml"),
         ("kserve", "inferenceservice.yaml"),
         ("compose", "compose.yaml"),
-        ("systemd", "qwen-qwen3-4b.service"),
-        ("command", "serve.sh"),
+        ("systemd", "qwen-qwen3-4b-1.service"),
+        ("command", "serve-2.sh"),
         ("bentoml", "service.py"),
     ],
 )
@@ -70,6 +72,68 @@ def test_each_target_gets_what_was_tuned_and_what_was_left_open(servetune, journ
     assert about["image"] == "vllm/vllm-openai:v0.26.0"
     again = servetune("deploy", target, journal, "--out", "out")
     assert again.returncode == 0, again.stderr
+
+
+def test_copies_fill_the_machine_that_was_measured_unless_one_is_asked_for(servetune, journal):
+    """A copy on two of four GPUs leaves two of them idle, and they are paid for."""
+    ran = servetune("deploy", "compose", journal, "--out", "filled")
+    assert ran.returncode == 0, ran.stderr
+    filled = yaml.safe_load((journal.parent / "filled" / "compose.yaml").read_text())
+    assert len(filled["services"]) == 2
+    text = (journal.parent / "filled" / "README.md").read_text()
+    assert "The trial had 1 copy; this has 2 copies to fill 4x L4 (`--copies` is their" in text
+    assert "Expected are 1,276 output tokens/s: 2 copies on one machine do 99.7% of what" in text
+    assert servetune("deploy", "compose", journal, "--out", "one", "--copies", "1").returncode == 0
+    one = yaml.safe_load((journal.parent / "one" / "compose.yaml").read_text())
+    assert len(one["services"]) == 1
+    assert "The trial had" not in (journal.parent / "one" / "README.md").read_text()
+
+
+def test_a_bundle_of_several_copies_is_proved_at_as_many_times_a_copys_load(servetune, journal):
+    said = "2 copies, and the trial had 1: 2 times its load is sent"
+    for target, urls, scaled in (
+        ("kubernetes", ["http://127.0.0.1:1"], True),  # a Service is before both
+        ("compose", ["http://127.0.0.1:1"], False),  # the address of one of them
+        ("compose", ["http://127.0.0.1:1", "http://127.0.0.1:2"], True),
+    ):
+        assert servetune("deploy", target, journal, "--out", target).returncode == 0
+        asked = servetune("bench", *urls, "--against", target, "--input-tokens", "20")
+        assert (said in asked.stderr) == scaled, asked.stderr
+
+
+def test_copies_fill_an_instance_of_sagemakers_as_components(servetune, journal):
+    ran = servetune("deploy", "sagemaker", journal, "--out", "filled")
+    assert ran.returncode == 0, ran.stderr
+    assert "2 copies fill 1 ml.g6.12xlarge; --copies 1 leaves 2 of its 4 devices idle" in ran.stderr
+    made = json.loads((journal.parent / "filled" / "deployment.json").read_text())
+    (component,) = [step for step in made["steps"] if step["kind"] == "component"]
+    assert component["request"]["RuntimeConfig"] == {"CopyCount": 2}
+    needs = component["request"]["Specification"]["ComputeResourceRequirements"]
+    assert needs["NumberOfAcceleratorDevicesRequired"] == 2
+    assert "NumberOfCpuCoresRequired" not in needs
+    folder = journal.parent / "filled"
+    proof = st.Bench(baseline=structs.replace(st.Bench().baseline, against=folder))
+    asked, expected = reproducing(
+        structs.replace(proof, load=structs.replace(proof.load, input_tokens="20"))
+    )
+    users = expected.results["max_concurrency"]
+    assert asked.levels()[0].load.concurrency == users
+    (trial,) = read_journal(folder / "trial.jsonl")
+    assert users == 2 * trial.results["max_concurrency"]
+    each = ("--cpu-cores", "12", "--memory-mib", "40000")
+    ran = servetune("deploy", "sagemaker", journal, "--out", "filled", *each)
+    assert ran.returncode == 0, ran.stderr
+    made = json.loads((journal.parent / "filled" / "deployment.json").read_text())
+    (component,) = [step for step in made["steps"] if step["kind"] == "component"]
+    needs = component["request"]["Specification"]["ComputeResourceRequirements"]
+    assert (needs["NumberOfCpuCoresRequired"], needs["MinMemoryRequiredInMb"]) == (12.0, 40000)
+    ran = servetune("deploy", "sagemaker", journal, "--dry-run", "--cpu-cores", "30")
+    assert "2 copies of 30 cores need more than the 48 of ml.g6.12xlarge" in ran.stderr
+    ran = servetune("deploy", "sagemaker", journal, "--out", "one", "--copies", "1")
+    assert "copies fill" not in ran.stderr
+    made = json.loads((journal.parent / "one" / "deployment.json").read_text())
+    (component,) = [step for step in made["steps"] if step["kind"] == "component"]
+    assert component["request"]["RuntimeConfig"] == {"CopyCount": 1}
 
 
 #: Model of a trial and words of its deployment, by engine; the first that hub ids do not name.
@@ -91,7 +155,8 @@ def test_an_engine_whose_defaults_are_not_described_is_deployed_as_it_was_tuned(
     model, words, version = WITHOUT_DEFAULTS[name]
     chosen = {"max_num_batched_tokens": 2048} if name == "transformers" else {"max_num_seqs": 64}
     trial = record(16, key="trial-16", latency_ms=150.0)
-    metadata = {**trial.metadata, "framework": name, "model_tag": model}
+    gpu = "AWS Trainium2" if name == "vllm-neuron" else "NVIDIA L4"
+    metadata = {**trial.metadata, "framework": name, "model_tag": model, "gpu_type": gpu}
     about = {"metadata": metadata, "plan": Plan(model=model, engine=name, **chosen)}
     path = tmp_path / "own.jsonl"
     with Journal(path) as journal:
@@ -200,6 +265,26 @@ def test_the_saturation_point_comes_from_the_sweep_or_from_the_limits(servetune,
     scaler = yaml.safe_load((journal.parent / "b" / "hpa.yaml").read_text())
     target = scaler["spec"]["metrics"][0]["pods"]["target"]["averageValue"]
     assert target == "12"  # of 16
+
+
+def test_hand_edits_in_an_overlay_survive_rendering_again(servetune, journal):
+    overlay = journal.parent / "mine.yaml"
+    overlay.write_text("kind: Deployment\nspec: {template: {spec: {priorityClassName: serving}}}\n")
+    for out in ("a", "a"):
+        ran = servetune("deploy", "kubernetes", journal, "--out", out, "--overlay", overlay)
+        assert ran.returncode == 0, ran.stderr
+        made = yaml.safe_load((journal.parent / out / "deployment.yaml").read_text())
+        assert made["spec"]["template"]["spec"]["priorityClassName"] == "serving"
+    for text, message in (
+        ("kind: Ingress\n", "changes Ingress, which is not rendered"),
+        ("- 1\n", "holds what is no object"),
+        ("a: [\n", "is not YAML"),
+    ):
+        overlay.write_text(text)
+        ran = servetune("deploy", "kserve", journal, "--out", "b", "--overlay", overlay)
+        assert ran.returncode == 2
+        assert message in ran.stderr
+        assert "Traceback" not in ran.stderr
 
 
 def test_a_dry_run_prints_and_writes_nothing(servetune, journal):

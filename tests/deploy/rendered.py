@@ -20,6 +20,7 @@ from servetune.deploy.served import Served, ServiceOptions, prepare
 from servetune.engines import ENGINES
 from servetune.engines import engine as engine_named
 from servetune.errors import PlanError
+from servetune.hardware import node
 from servetune.plan.plan import Plan
 
 MODEL = "Qwen/Qwen3-4B"
@@ -38,10 +39,12 @@ VERSIONS = {
 }
 
 RENDER = {
-    "kubernetes": lambda served: render_kubernetes(
-        served, autoscaler="keda" if served.in_flight else "none"
+    "kubernetes": lambda served, *cluster: render_kubernetes(
+        served, *cluster, autoscaler="keda" if served.in_flight else "none"
     ),
-    "kubernetes-hpa": lambda served: render_kubernetes(served, autoscaler="hpa"),
+    "kubernetes-hpa": lambda served, *cluster: render_kubernetes(
+        served, *cluster, autoscaler="hpa"
+    ),
     "kserve": render_kserve,
     "compose": render_compose,
     "systemd": render_systemd,
@@ -87,7 +90,11 @@ def plan_settings(plan: Plan) -> Any:
 def served(plan: Plan, **more: Any) -> Served:
     version = VERSIONS.get(plan.engine, "0.26.0")
     evidence = Evidence(engine=plan.engine, engine_version=version, source="tune.jsonl, trial abc")
-    if plan.engine in ENGINES and not shipping_of(launcher_of(plan)).image:
+    usual = "Trainium2" if plan.engine == "vllm-neuron" else "L4"
+    more["node"] = node(gpu=more.pop("device", usual), count=more.pop("device_count", 8))
+    more.setdefault("weights_bytes", 8.0e9)
+    more.setdefault("copies", plan.replicas)
+    if plan.engine in ENGINES and not shipping_of(launcher_of(plan)).builds[0].repository:
         more.setdefault("image", f"registry.example/engine:{version}")
     saturation = more.pop("saturation", SATURATION)
     return prepare(plan, ServiceOptions(**more), saturation=saturation, evidence=evidence)
@@ -106,7 +113,7 @@ def started(target: str, bundle: Any, engine: str) -> tuple[int, list[str], dict
     if target.startswith("kubernetes"):
         spec = yaml.safe_load(bundle.text("deployment.yaml"))["spec"]
         words, values = container_words(spec["template"]["spec"]["containers"][0], engine)
-        return spec["replicas"], words, values
+        return copies_of(spec, bundle), words, values
     if target == "kserve":
         spec = yaml.safe_load(bundle.text("inferenceservice.yaml"))["spec"]["predictor"]
         words, values = container_words(spec["containers"][0], engine)
@@ -131,6 +138,15 @@ def started(target: str, bundle: Any, engine: str) -> tuple[int, list[str], dict
     return _of_service(bundle.text("service.py"))
 
 
+def copies_of(spec: dict[str, Any], bundle: Any) -> int:
+    """Copies of a Deployment: its own, or the least of its autoscaler."""
+    for name, key in (("keda.yaml", "minReplicaCount"), ("hpa.yaml", "minReplicas")):
+        if name in bundle.names:
+            assert "replicas" not in spec
+            return int(yaml.safe_load(bundle.text(name))["spec"][key])
+    return int(spec["replicas"])
+
+
 def _of_unit(text: str) -> tuple[list[str], dict[str, str]]:
     joined = text.replace("\\\n", " ")
     start = re.search(r"^ExecStart=/usr/bin/env (.*)$", joined, re.MULTILINE)
@@ -150,9 +166,9 @@ def _unquoted(text: str) -> str:
 
 def _of_service(text: str) -> tuple[int, list[str], dict[str, str]]:
     names = {}
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            names[node.targets[0].id] = ast.literal_eval(node.value)
+    for line in ast.parse(text).body:
+        if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
+            names[line.targets[0].id] = ast.literal_eval(line.value)
     return 0, names["COMMAND"] + names["WORDS"], {}
 
 

@@ -27,13 +27,13 @@ WITHOUT_IMAGE = {"mlc-llm", "transformers"}
 
 @pytest.mark.parametrize(("name", "version"), IMAGES)
 def test_a_version_is_in_the_image_that_its_project_tags_so(name, version):
-    assert shipping_of(engine(name)).image_of(version) == IMAGES[name, version]
+    assert shipping_of(engine(name)).builds[0].image(version) == IMAGES[name, version]
 
 
 def test_every_deployable_engine_has_an_image_or_none_is_published():
     assert {name for name, _ in IMAGES} | WITHOUT_IMAGE == set(deployable_engines())
     for name in WITHOUT_IMAGE:
-        assert not shipping_of(engine(name)).image_of(None)
+        assert not any(build.image("1.0") for build in shipping_of(engine(name)).builds)
 
 
 def test_a_measured_version_without_a_neuron_image_is_said():

@@ -266,6 +266,39 @@ def test_what_fails_on_the_way_is_counted_by_its_name(
         assert record.results["completed"] == 20 - failed
 
 
+def test_an_endpoint_is_swept_in_one_command_that_names_no_component(
+    shell, double, fleet, tmp_path
+):
+    """What the study of several replicas needed nine commands for, by load and by rate."""
+    tuned(shell)
+    deployed(shell, "--copies", "1")
+    fleet.start(ENDPOINT, f"{ENDPOINT}-base")
+    sweep = (
+        "bench", "--endpoint", ENDPOINT, "--region", "us-east-1", "-n", "16", "--quiet",
+        "--input-tokens", "32", "--output-tokens", "8", "--constraints", "ttft:p50<=10s",
+    )  # fmt: skip
+    ran = shell(*sweep, "-c", "1,2,4,8", "--out", "users")
+    assert f"component={ENDPOINT}-base, model={MODEL}" in ran.stderr
+    records = read_journal(tmp_path / "users" / "bench.jsonl")
+    assert [record.results.max_concurrency for record in records] == [1, 2, 4, 8]
+    assert all(record.results["completed"] == 16 for record in records)
+    assert {record.metadata.model for record in records} == {MODEL}
+    assert "knee: " in ran.stdout
+    assert "largest within ttft:p50<=10s: 8, and more was not tried" in ran.stdout
+    assert (tmp_path / "users" / "bench.html").stat().st_size > 10_000
+    ran = shell(*sweep, "--rate", "20,40", "--out", "rates")
+    records = read_journal(tmp_path / "rates" / "bench.jsonl")
+    assert [record.config.client_args["request_rate"] for record in records] == [20, 40]
+    assert "largest within ttft:p50<=10s: " in ran.stdout
+    base = double.control.rows["InferenceComponent", f"{ENDPOINT}-base"]
+    for name in ("other", "third"):
+        request = {**base["request"], "InferenceComponentName": name}
+        double.control.rows["InferenceComponent", name] = {**base, "request": request}
+    refused = shell(*sweep, "-c", "1,2", code=2).stderr
+    assert f"has 3 components: other, {ENDPOINT}-base, third" in refused
+    assert "--component other" in refused
+
+
 def test_quota_no_capacity_and_a_sick_container_end_with_a_line_and_the_next_run_goes_on(
     shell, double
 ):

@@ -60,7 +60,8 @@ def test_copies_have_front_ends_of_their_own() -> None:
     eight = node(gpu="B200", count=8)
     copies = msgspec.structs.replace(plan(), replicas=8)
     found = performance_at(SHAPE, eight, copies, Workload.of(LENGTHS), 8 * USERS)
-    assert found.output_tokens_per_s == pytest.approx(8 * single, rel=1e-6)
+    # All but what eight copies on one host cost each other.
+    assert found.output_tokens_per_s == pytest.approx(8 * single, rel=0.002)
 
 
 def test_the_simulator_streams_as_much_as_the_formula_says() -> None:

@@ -96,9 +96,11 @@ def test_an_interval_that_overlaps_with_anything_does_not_say_that_it_is_the_sam
         ]
         == "unknown"
     )
-    assert (
-        verdicts(compare_with_baseline(BASE, vague))["output_throughput"] == "same"
-    )  # it hardly differs
+    # Nor where it hardly differs: what an interval of twice the figure holds was not shown.
+    assert verdicts(compare_with_baseline(BASE, vague))["output_throughput"] == "unknown"
+    for low, high, verdict in ((740.0, 1260.0, "unknown"), (760.0, 1240.0, "same")):
+        edge = {**BASE, "intervals": {**BASE["intervals"], "output_throughput": [low, high]}}
+        assert verdicts(compare_with_baseline(BASE, edge))["output_throughput"] == verdict
     far = run(output_throughput=100.0)
     far["intervals"]["output_throughput"] = [20.0, 180.0]  # vague, and far away all the same
     assert verdicts(compare_with_baseline(BASE, far))["output_throughput"] == "worse"
@@ -107,9 +109,11 @@ def test_an_interval_that_overlaps_with_anything_does_not_say_that_it_is_the_sam
 def test_failures_are_shares_with_intervals_of_their_own():
     failing = run(completed=70, failed=30)
     assert verdicts(compare_with_baseline(BASE, failing))["error_rate"] == "worse"
-    assert (
-        verdicts(compare_with_baseline(BASE, run(completed=99, failed=1)))["error_rate"] == "same"
-    )
+    assert verdicts(compare_with_baseline(BASE, run()))["error_rate"] == "same"
+    one = run(completed=99, failed=1)  # of which the interval reaches from 0.2% to 5%
+    assert verdicts(compare_with_baseline(BASE, one))["error_rate"] == "unknown"
+    many, more = run(completed=9000, failed=1000), run(completed=8990, failed=1010)
+    assert verdicts(compare_with_baseline(many, more))["error_rate"] == "same"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,8 +23,10 @@ from servetune.deploy.from_trial import TRIAL_FILE
 from servetune.engines import DEFAULT_ENGINE, plan_from_settings
 from servetune.errors import InputError, ServetuneError
 from servetune.loadgen import Target
+from servetune.perf.copies import host_fraction
 from servetune.plan import Plan
 from servetune.report.baseline import BaselineComparison, compare_with_baseline
+from servetune.report.replicas import scaled_results
 from servetune.store import TrialRecord, read_json
 from servetune.trials import Benched
 from servetune.trials.read_back import (
@@ -48,9 +51,51 @@ _WHEN = ("concurrency", "rate", "arrivals")
 
 def reproducing(request: Bench) -> tuple[Bench, TrialRecord | None]:
     """Request with the load of the trial that it shall reproduce, and that trial, if any."""
+    folder = request.baseline.against
     request = with_bundle(request)
     trial = earlier_trial(request)
-    return (request, None) if trial is None else (like_trial(request, trial), trial)
+    if trial is None:
+        return request, None
+    measured = copies_of_trial(trial)
+    copies = request.baseline.copies or _copies_there(request, folder, measured)
+    times = copies / measured
+    if times == 1:
+        return like_trial(request, trial), trial
+    shared = host_fraction(copies) / host_fraction(measured)
+    progress(
+        f"{copies} copies, and the trial had {measured}: {times:g} times its load is sent; "
+        f"expected are {times:g} times its throughput less {1 - shared:.1%}"
+    )
+    results = scaled_results(trial.results, times, shared)
+    fleet = msgspec.structs.replace(trial, results=results)
+    return like_trial(request, trial, times=times), fleet
+
+
+def copies_of_trial(trial: TrialRecord) -> int:
+    """Copies that shared a trial's requests."""
+    plan = _plan_of(trial)
+    if plan is None:
+        return 1
+    return plan.replicas * (1 if plan.expert_parallel else plan.data_parallel)
+
+
+def _copies_there(request: Bench, folder: Path | None, measured: int) -> int:
+    """Copies behind the addresses: those of a bundle, else one an address, at least the trial's.
+
+    A bundle of Compose, systemd or scripts has an address for each copy, of which those that are
+    given are asked; one of a cluster or of SageMaker has one address for all.
+    """
+    addresses = max(len(request.server.urls), measured)
+    if folder is None or not folder.is_dir():
+        return addresses
+    about = read_json(folder / PLAN_FILE)
+    if (folder / DEPLOYMENT_FILE).is_file():
+        deployment = read_deployment((folder / DEPLOYMENT_FILE).read_text("utf-8"))
+        hosting = deployment.hosting
+        return hosting.copies or hosting.instance_count * measured
+    if about.get("target") in ("kubernetes", "kserve", "bentoml"):
+        return max(int(about["plan"].get("replicas", 1)), measured)
+    return addresses
 
 
 def with_bundle(request: Bench) -> Bench:
@@ -97,7 +142,7 @@ def earlier_trial(request: Bench) -> TrialRecord | None:
     if request.baseline.engine_log is not None:
         require_file(request.baseline.engine_log)
     if request.baseline.against is None:
-        for name in ("trial", "engine_log"):
+        for name in ("trial", "engine_log", "copies"):
             if values_of(request).get(name):
                 raise InputError(
                     f"--{name.replace('_', '-')} is for --against", hint="give --against FILE too"
@@ -128,16 +173,26 @@ def earlier_trial(request: Bench) -> TrialRecord | None:
     return records[0]
 
 
-def like_trial(request: Bench, trial: TrialRecord) -> Bench:
+def like_trial(request: Bench, trial: TrialRecord, *, times: float = 1) -> Bench:
     """Request with the trial's load in place of what is not given.
 
+    Args:
+        request: The request.
+        trial: The trial.
+        times: Multiple of the trial's load that is sent, for as many times its copies.
+
     Raises:
-        InputError: What is given is another load than the trial's.
+        InputError: What is given is another load than the trial's, or it cannot be multiplied.
     """
     concurrency = trial.results.max_concurrency
+    if concurrency is not None:
+        concurrency = round(times * concurrency)
     if request.load.concurrency is not None and concurrency not in (None, request.load.concurrency):
         raise InputError(
-            f"the trial had {concurrency} requests in flight, not {request.load.concurrency}",
+            f"the trial had {concurrency} requests in flight, not {request.load.concurrency}"
+            if times == 1
+            else f"{times:g} times the trial's load are {concurrency} requests in flight, not "
+            f"{request.load.concurrency}",
             hint="leave --concurrency out",
         )
     own = any(
@@ -145,7 +200,7 @@ def like_trial(request: Bench, trial: TrialRecord) -> Bench:
     )
     paced = request.load.rate is not None or request.load.arrivals is not None
     changes: dict[str, Any] = {} if request.server.model else {"model": trial.metadata.model}
-    options = _options_of(trial, own=own)
+    options = _times(_options_of(trial, own=own), times)
     unset = LoadOptions()
     for name in LoadOptions.__struct_fields__:
         value, default = getattr(options, name), getattr(unset, name)
@@ -163,6 +218,25 @@ def like_trial(request: Bench, trial: TrialRecord) -> Bench:
     if changed:
         progress(f"as trial {trial.key}: {', '.join(changed)}")
     return request_of(Bench, request, changes)
+
+
+def _times(options: LoadOptions, times: float) -> LoadOptions:
+    """So many times a load, for as long."""
+    if times == 1:
+        return options
+    if options.arrivals is not None or options.trace is not None:
+        raise InputError(
+            "the trial's arrivals cannot be multiplied for several copies",
+            hint="give --copies of the trial, and the address of as many",
+        )
+    scaled: dict[str, Any] = {}
+    for name in ("concurrency", "requests"):
+        value = getattr(options, name)
+        if value is not None:
+            scaled[name] = max(1, round(times * value))
+    if options.rate is not None:
+        scaled["rate"] = times * options.rate
+    return msgspec.structs.replace(options, **scaled)
 
 
 def compare(

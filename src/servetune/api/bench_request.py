@@ -60,10 +60,17 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     group: ClassVar[str] = "SageMaker"
 
     sagemaker: Annotated[
-        str | None, option("SageMaker endpoint instead of URLs.", metavar="ENDPOINT")
+        str | None,
+        option(
+            "SageMaker endpoint instead of URLs.",
+            "--sagemaker",
+            "--endpoint",
+            metavar="ENDPOINT",
+        ),
     ] = None
     component: Annotated[
-        str | None, option("Inference component of the endpoint.", metavar="NAME")
+        str | None,
+        option("Inference component of the endpoint.", metavar="NAME", default="its only one"),
     ] = None
     adapter: Annotated[
         str | None,
@@ -173,6 +180,14 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     trial: Annotated[
         str | None, option("Key of the trial in --against.", metavar="KEY", default="by load")
+    ] = None
+    copies: Annotated[
+        Count | None,
+        option(
+            "Number of copies behind the addresses; they get as many times a copy's load.",
+            metavar="COUNT",
+            default="those of the bundle, else one an address",
+        ),
     ] = None
     tolerance: Annotated[
         Positive, option("Relative difference treated as noise.", metavar="FRACTION")

@@ -196,6 +196,10 @@ def bench(
     if isinstance(request, str):
         options["urls"] = (request, *options.get("urls", ()))
     request = request_of(Bench, request if isinstance(request, Bench) else Bench(), options)
+    if request.endpoint.sagemaker and not request.results.dry_run:
+        from servetune.api.bench_endpoint import with_endpoint
+
+        request = with_endpoint(request)
     levels = request.levels()
     if request.results.out is not None:
         require_free(request.results.out)

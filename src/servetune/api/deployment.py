@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +42,7 @@ from servetune.deploy.from_trial import (
     evidence_of,
     explicit_plan,
     instance_of_trial,
+    machine_of_trial,
     plan_of_trial,
     saturation_of_trials,
     with_levels,
@@ -47,16 +50,18 @@ from servetune.deploy.from_trial import (
 )
 from servetune.deploy.hosting import HostingOptions
 from servetune.deploy.images import named_image
-from servetune.deploy.kubernetes import ClusterOptions, render_kserve, render_kubernetes
+from servetune.deploy.kubernetes import render_kserve, render_kubernetes
 from servetune.deploy.launchers import launcher_of
 from servetune.deploy.names import require_name, require_region, require_role
+from servetune.deploy.pods import ClusterOptions
 from servetune.deploy.sagemaker import render_sagemaker
 from servetune.deploy.served import Served, ServiceOptions, prepare, version_of
 from servetune.engines import check_weights, engine
 from servetune.errors import CannotRender, InputError, UnknownName
-from servetune.hardware import Device, Price, instance
+from servetune.hardware import Node, Price, instance
+from servetune.json_value import JsonObject
 from servetune.models import NetworkShape, load_shape, weight_bytes
-from servetune.option import argument, option
+from servetune.option import Count, argument, option
 from servetune.plan import Plan
 from servetune.search import failed_requests
 from servetune.store import TrialRecord
@@ -207,12 +212,14 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
         found = plan_of_trial(trial)
         container = self.container or usual_container(found.engine)
         measured = _for_lmi(found) if container == "lmi" else found
-        plan = self._with_adapters(self._of_one_copy(measured))
         first = (
             instance(self.instance, service="sagemaker")
             if self.instance
             else instance_of_trial(trial)
         )
+        nodes = self.hosting.nodes(first)
+        hosting = self._filling(measured, nodes)
+        plan = self._with_adapters(_of_one_copy(measured, hosting))
         if self.image_tag:
             named_image(container, self.image_tag)
         shape, evidence = load_shape(plan.model), evidence_of(trial, self.source, trials.search)
@@ -220,15 +227,14 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
         image, _ = image_for(plan, container, evidence, self.image_tag)
         version = image.engine_version or engine(plan.engine).assumed_version
         explicit = explicit_plan(plan, shape, first.device, version, trial)
-        nodes = self.hosting.nodes(first)
-        copies = 1 if self.hosting.copies is None else measured.replicas * measured.data_parallel
+        copies = 1 if hosting.copies is None else measured.replicas * measured.data_parallel
         saturation = saturation_of_trials(trials.records, trial, trials.constraints, copies=copies)
         region = require_region(region_of(self.region))
         endpoint = endpoint_of(
             explicit,
             EndpointOptions(
                 nodes=nodes,
-                hosting=self.hosting.resolved(
+                hosting=hosting.resolved(
                     explicit,
                     nodes,
                     saturation,
@@ -250,6 +256,12 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
             ),
             with_levels(evidence, trials.records, trial, copies=copies),
         )
+        if hosting.copies != self.hosting.copies:
+            idle = first.device_count - explicit.device_count
+            note(
+                f"{hosting.copies} copies fill {self.hosting.instances} {first.name}; --copies 1 "
+                f"leaves {idle} of its {first.device_count} devices idle"
+            )
         rendered = RenderedEndpoint(
             bundle=with_trial(
                 render_sagemaker(endpoint, as_stack=self.form == "cloudformation"), trial
@@ -303,11 +315,17 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
         found.require_accepted(accepted=self.accept_eula)
         return found.uri
 
-    def _of_one_copy(self, plan: Plan) -> Plan:
-        """The Plan of one component's copy; as it is where there are no components."""
-        if self.hosting.copies is None or plan.expert_parallel:
-            return plan
-        return msgspec.structs.replace(plan, replicas=1, data_parallel=1)
+    def _filling(self, plan: Plan, nodes: tuple[Node, ...]) -> HostingOptions:
+        """The hosting, with copies that fill its instances where the trial's leave devices idle."""
+        # Without copies --scale counts instances, each of which is then scaled as it was measured.
+        if self.hosting.copies is not None or self.hosting.scale or plan.expert_parallel:
+            return self.hosting
+        each = plan.devices_per_replica // plan.data_parallel
+        most = min(node.device_count for node in nodes)
+        if most - plan.device_count < each:
+            return self.hosting
+        copies = most // each
+        return msgspec.structs.replace(self.hosting, copies=copies * self.hosting.instances)
 
     def _with_adapters(self, plan: Plan) -> Plan:
         """A base model that takes LoRA adapters, where the endpoint shall have some.
@@ -446,6 +464,14 @@ class ServiceDeployment(TrialChoice, frozen=True, kw_only=True):
         str | None, option("Name of the service.", metavar="NAME", default="from the model's name")
     ] = None
     port: Annotated[int, option("Port to listen on.")] = 8000
+    copies: Annotated[
+        Count | None,
+        option(
+            "Number of copies, each as it was measured; 1 leaves other devices idle.",
+            metavar="COUNT",
+            default="as many as fill the machine that was measured",
+        ),
+    ] = None
 
     def render(self) -> Rendered:
         """The bundle of these options.
@@ -469,24 +495,24 @@ class ServiceDeployment(TrialChoice, frozen=True, kw_only=True):
             check_weights(plan, shape)
         served = prepare(
             explicit_plan(plan, shape, target, version, trial),
-            self._service(on_cores=target.architecture == "cpu"),
+            self._service(machine_of_trial(trial, target), shape),
             saturation=saturation_of_trials(
                 trials.records, trial, trials.constraints, copies=plan.replicas
             ),
             evidence=evidence,
         )
         return Rendered(
-            bundle=with_trial(self.bundle(served, target), trial),
+            bundle=with_trial(self.bundle(served), trial),
             plan=served.plan,
             trial=trial,
             folder=None if self.dry_run else self.out,
         )
 
-    def bundle(self, served: Served, target: Device) -> Bundle:
-        """The files of a service on a device."""
+    def bundle(self, served: Served) -> Bundle:
+        """The files of a service."""
         raise NotImplementedError
 
-    def _service(self, *, on_cores: bool) -> ServiceOptions:
+    def _service(self, node: Node, shape: NetworkShape | None) -> ServiceOptions:
         own = {
             name: getattr(self, name)
             for name in ServiceOptions.__struct_fields__
@@ -496,7 +522,8 @@ class ServiceDeployment(TrialChoice, frozen=True, kw_only=True):
             own |= {"container": "lmi", "region": require_region(region_of(own["region"]))}
         else:
             own.pop("region", None)
-        return ServiceOptions(**own, on_cores=on_cores, mounts=self.in_container)
+        size = None if shape is None else weight_bytes(shape)
+        return ServiceOptions(**own, node=node, weights_bytes=size, mounts=self.in_container)
 
 
 class ImageDeployment(ServiceDeployment, frozen=True, kw_only=True):
@@ -524,13 +551,14 @@ class ClusterDeployment(ContainerDeployment, frozen=True, kw_only=True):
     """A service in a Kubernetes cluster."""
 
     cluster: ClusterOptions = ClusterOptions()
-
-    def _asking_for(self, served: Served, target: Device) -> Served:
-        """The service with the Kubernetes resource of the GPU's vendor."""
-        if served.accelerators.resource or target.vendor.lower() != "amd":
-            return served
-        amd = msgspec.structs.replace(served.accelerators, resource="amd.com/gpu")
-        return msgspec.structs.replace(served, accelerators=amd)
+    overlay: Annotated[
+        Path | None,
+        option(
+            "File of partial manifests (YAML or JSON) that are merged into the rendered ones, "
+            "as kubectl patch merges them.",
+            metavar="FILE",
+        ),
+    ] = None
 
 
 class KubernetesDeployment(ClusterDeployment, frozen=True, kw_only=True):
@@ -543,10 +571,10 @@ class KubernetesDeployment(ClusterDeployment, frozen=True, kw_only=True):
         option("Autoscaler that holds each copy at the measured saturation point."),
     ] = "none"
 
-    def bundle(self, served: Served, target: Device) -> Bundle:
+    def bundle(self, served: Served) -> Bundle:
         """Manifests for kubectl."""
-        served = self._asking_for(served, target)
-        return render_kubernetes(served, self.cluster, autoscaler=self.autoscaler)
+        overlay = read_overlay(self.overlay)
+        return render_kubernetes(served, self.cluster, autoscaler=self.autoscaler, overlay=overlay)
 
 
 class KserveDeployment(ClusterDeployment, frozen=True, kw_only=True):
@@ -554,9 +582,9 @@ class KserveDeployment(ClusterDeployment, frozen=True, kw_only=True):
 
     verb: ClassVar[str] = "deploy kserve"
 
-    def bundle(self, served: Served, target: Device) -> Bundle:
+    def bundle(self, served: Served) -> Bundle:
         """The InferenceService."""
-        return render_kserve(self._asking_for(served, target), self.cluster)
+        return render_kserve(served, self.cluster, overlay=read_overlay(self.overlay))
 
 
 class ComposeDeployment(ContainerDeployment, frozen=True, kw_only=True):
@@ -573,7 +601,7 @@ class ComposeDeployment(ContainerDeployment, frozen=True, kw_only=True):
         ),
     ] = "127.0.0.1"
 
-    def bundle(self, served: Served, target: Device) -> Bundle:
+    def bundle(self, served: Served) -> Bundle:
         """The Compose file."""
         return render_compose(served, publish=self.publish)
 
@@ -587,7 +615,7 @@ class BentomlDeployment(ImageDeployment, frozen=True, kw_only=True):
         str | None, option("GPU type in BentoCloud, such as nvidia-l4.", metavar="NAME")
     ] = None
 
-    def bundle(self, served: Served, target: Device) -> Bundle:
+    def bundle(self, served: Served) -> Bundle:
         """The service's folder."""
         return render_bentoml(served, gpu_type=self.gpu_type)
 
@@ -607,7 +635,7 @@ class SystemdDeployment(HostDeployment, frozen=True, kw_only=True):
 
     user: Annotated[str, option("User that the server runs as.", metavar="NAME")] = "servetune"
 
-    def bundle(self, served: Served, target: Device) -> Bundle:
+    def bundle(self, served: Served) -> Bundle:
         """The units."""
         return render_systemd(served, user=self.user)
 
@@ -617,9 +645,44 @@ class CommandDeployment(HostDeployment, frozen=True, kw_only=True):
 
     verb: ClassVar[str] = "deploy command"
 
-    def bundle(self, served: Served, target: Device) -> Bundle:
+    def bundle(self, served: Served) -> Bundle:
         """The scripts."""
         return render_command(served)
+
+
+def read_overlay(path: Path | None) -> tuple[JsonObject, ...]:
+    """Partial manifests of a file, in its order; none without a file.
+
+    Raises:
+        InputError: The file cannot be read, is neither JSON nor YAML, or is YAML without PyYAML.
+    """
+    if path is None:
+        return ()
+    try:
+        text = path.read_text("utf-8")
+        if path.suffix == ".json":
+            found = [json.loads(text)]
+        else:
+            found = list(importlib.import_module("yaml").safe_load_all(text))
+    except ModuleNotFoundError:
+        raise InputError(
+            f"reading {path} needs PyYAML",
+            hint="pip install 'servetune[yaml]', or write the overlay as JSON in a .json file",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read the overlay {path}: {error}") from None
+    except Exception as error:  # YAML's own errors are of a class that may not be here
+        if type(error).__module__.partition(".")[0] != "yaml":
+            raise
+        raise InputError(f"the overlay {path} is not YAML: {error}".replace("\n", " ")) from None
+    listed = found[0] if len(found) == 1 and isinstance(found[0], list) else found
+    objects = [each for each in listed if each is not None]
+    if not all(isinstance(each, dict) for each in objects):
+        raise InputError(
+            f"the overlay {path} holds what is no object",
+            hint="write partial manifests: kind, metadata.name, and what is to change",
+        )
+    return tuple(objects)
 
 
 TARGETS: dict[str, type[SageMakerDeployment | ServiceDeployment]] = {
@@ -678,3 +741,10 @@ def _for_lmi(plan: Plan) -> Plan:
     return msgspec.structs.replace(
         plan, data_parallel=1, replicas=plan.replicas * plan.data_parallel
     )
+
+
+def _of_one_copy(plan: Plan, hosting: HostingOptions) -> Plan:
+    """The Plan of one component's copy; as it is where there are no components."""
+    if hosting.copies is None or plan.expert_parallel:
+        return plan
+    return msgspec.structs.replace(plan, replicas=1, data_parallel=1)

@@ -327,7 +327,8 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
                 hint="leave it out; the image says where its servers work",
             )
         if self.image is None:
-            name = engine.shipping.image if engine.shipping else "NAME"
+            shipped = engine.shipping.builds[0].repository if engine.shipping else ""
+            name = shipped or "NAME"
             raise InputError(
                 "--launcher docker needs the engine's image", hint=f"such as --image {name}:TAG"
             )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+from servetune.deploy.accelerators import build_for
 from servetune.deploy.bundle import Bundle
 from servetune.deploy.command import require_command
-from servetune.deploy.launchers import deployable_engines
+from servetune.deploy.launchers import deployable_engines, launcher_of, shipping_of
 from servetune.deploy.served import Served, bundle_of
 from servetune.engines import engine
+from servetune.engines.command_line import CommandLineEngine
+from servetune.engines.shipping import Build
 from servetune.errors import CannotRender
 from servetune.json_value import JsonObject
 
@@ -53,11 +56,8 @@ def render_bentoml(served: Served, *, gpu_type: str | None = None) -> Bundle:
         CannotRender: The engine cannot be installed by a requirement, or a word would be changed.
     """
     require_command(served, "a BentoML service")
-    if not served.install:
-        raise CannotRender(
-            f"{served.title} is no Python package, which a BentoML service is built from",
-            hint=f"deploy it with compose or kubernetes, or choose {_packages()}",
-        )
+    launcher = launcher_of(served.plan)
+    require_package(launcher, build_for(launcher, served.device))
     if served.port != 8000:
         raise CannotRender(
             f"BentoML's proxy looks for the engine on port 8000, not {served.port}",
@@ -98,6 +98,26 @@ def render_bentoml(served: Served, *, gpu_type: str | None = None) -> Bundle:
 """
     texts = {"service.py": service, "requirements.txt": requirements}
     return bundle_of(served, "bentoml", texts, steps=steps, further=further)
+
+
+def require_package(launcher: CommandLineEngine, build: Build | None) -> None:
+    """Refuse an engine that a requirement does not install for its device.
+
+    Raises:
+        CannotRender: It is no Python package, or its package is for another kind of device.
+    """
+    shipping = shipping_of(launcher)
+    if not shipping.install:
+        raise CannotRender(
+            f"{launcher.title} is no Python package, which a BentoML service is built from",
+            hint=f"deploy it with compose or kubernetes, or choose {_packages()}",
+        )
+    if build is not shipping.builds[0]:
+        raise CannotRender(
+            f"the package of {launcher.title} is its build for {shipping.builds[0].kind}, and a "
+            "BentoML service is built from packages",
+            hint="deploy it with compose or kubernetes, or choose another device with --gpu",
+        )
 
 
 def _packages() -> str:

@@ -20,12 +20,17 @@ def render_command(served: Served) -> Bundle:
     for copy in range(served.copies):
         name = "serve.sh" if served.copies == 1 else f"serve-{copy + 1}.sh"
         texts[name] = _script(served, copy)
-    install = f"`pip install '{served.install}'`" if served.install else f"install {served.title}"
+    install = f"`pip install '{served.install}'`" if served.install else f"install {_build(served)}"
     steps = f"""
 1. {install} (the version that was measured), and `export HF_TOKEN=...` for a gated model.
 2. {" and ".join(f"`./{name}`" for name in texts)}
 """
     return bundle_of(served, "command", texts, steps=steps)
+
+
+def _build(served: Served) -> str:
+    """Name of an engine that no requirement installs on this kind of device."""
+    return f"{served.title} {served.version}, its build for {served.family.title}"
 
 
 def require_command(served: Served, target: str) -> None:
@@ -42,7 +47,7 @@ def require_command(served: Served, target: str) -> None:
 
 
 def devices_of(served: Served, copy: int) -> str:
-    """Numbers of the ranks of one copy, as `Accelerators.variable` has them; empty on cores."""
+    """Numbers of the ranks of one copy, as `Family.variable` has them; empty on cores."""
     count = served.plan.devices_per_replica if served.devices else 0
     return ",".join(str(copy * count + i) for i in range(count))
 
@@ -59,7 +64,7 @@ def _script(served: Served, copy: int) -> str:
     lines = ["#!/usr/bin/env bash", f"# {served.plan.label}", "set -euo pipefail"]
     devices = devices_of(served, copy)
     if devices and served.copies > 1:
-        lines.append(f"export {served.accelerators.variable}={devices}")
+        lines.append(f"export {served.family.variable}={devices}")
     lines += [f"export {key}={shlex.quote(text)}" for key, text in served.variables.items()]
     words = [shlex.quote(word) for word in words_of_copy(served, copy)]
     return "\n".join([*lines, "exec " + " \\\n  ".join(words), ""])
@@ -81,7 +86,7 @@ def render_systemd(served: Served, *, user: str = "servetune") -> Bundle:
         texts[f"{served.name}.target"] = _target(served, list(texts))
     started = f"{served.name}.target" if served.copies > 1 else units
     steps = f"""
-1. Install `{served.install or served.title}` where `PATH` of the unit finds it.
+1. Install `{served.install or _build(served)}` where `PATH` of the unit finds it.
 2. A gated model needs a token: `HF_TOKEN=...` in `/etc/{served.name}.env`, mode 600.
 3. `cp {" ".join(texts)} /etc/systemd/system/ && systemctl daemon-reload`
 4. `systemctl enable --now {started}`, then `journalctl -fu {units.split()[0]}`
@@ -93,15 +98,16 @@ def _unit(served: Served, copy: int, user: str) -> str:
     environment = dict(served.variables)
     devices = devices_of(served, copy)
     if devices:
-        environment["CUDA_VISIBLE_DEVICES"] = devices
+        environment[served.family.variable] = devices
     command, *words = words_of_copy(served, copy)
     part_of = [f"PartOf={served.name}.target"] if served.copies > 1 else []
+    driver = " nvidia-persistenced.service" if served.family.name == "nvidia" else ""
     wanted_by = f"{served.name}.target" if served.copies > 1 else "multi-user.target"
     return "\n".join(
         [
             "[Unit]",
             f"Description={served.served_name} on {served.title} ({copy + 1} of {served.copies})",
-            "After=network-online.target nvidia-persistenced.service",
+            f"After=network-online.target{driver}",
             "Wants=network-online.target",
             *part_of,
             "",

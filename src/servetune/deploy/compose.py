@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 
 from servetune.deploy.bundle import Bundle, documents
+from servetune.deploy.command import devices_of
 from servetune.deploy.served import MODEL_MOUNT, Served, bundle_of
 from servetune.errors import CannotRender
 from servetune.json_value import JsonObject
@@ -87,6 +88,8 @@ def _service(served: Served, copy: int, publish: str, *, is_open: bool) -> JsonO
         variables[served.api_key_variable] = _REQUIRED_KEY
     elif is_open:
         service["command"] += [served.api_key_word, _REQUIRED_KEY]
+    if _sees_all_devices(served):
+        variables |= {served.family.variable: devices_of(served, copy)}
     if variables:
         service["environment"] = variables
     address = f"[{publish}]" if ":" in publish else publish
@@ -109,14 +112,22 @@ def _service(served: Served, copy: int, publish: str, *, is_open: bool) -> JsonO
     if served.ulimits:
         service["ulimits"] = dict(served.ulimits)
     numbers = range(copy * served.devices, (copy + 1) * served.devices)
-    if served.devices and served.accelerators.node:
-        nodes = [served.accelerators.node.format(index=number) for number in numbers]
-        service["devices"] = [f"{node}:{node}" for node in nodes]
+    if served.devices and served.family.files:
+        files = [text.format(index=number) for text in served.family.files for number in numbers]
+        service["devices"] = [f"{file}:{file}" for file in dict.fromkeys(files)]
+        if served.family.groups:
+            service["group_add"] = list(served.family.groups)
     elif served.devices:
         gpus = {"driver": "nvidia", "device_ids": [str(one) for one in numbers]}
         devices = [{**gpus, "capabilities": ["gpu"]}]
         service["deploy"] = {"resources": {"reservations": {"devices": devices}}}
     return service
+
+
+def _sees_all_devices(served: Served) -> bool:
+    """Whether a container gets files of all devices, so that a variable limits it to its own."""
+    files = served.family.files
+    return bool(served.devices and files and not any("{index}" in file for file in files))
 
 
 def _literal(text: str) -> str:

@@ -25,6 +25,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from servetune.deploy.launchers import other_targets
 from servetune.engines import ENGINES, engine
 from servetune.engines.container import Container, Image, plain_settings
 from servetune.engines.translate import plan_from_settings
@@ -66,10 +67,7 @@ def usual_container(engine: str) -> str:
     """
     names = containers_of(engine)
     if not names:
-        raise CannotRender(
-            f"no container of SageMaker's runs {engine}",
-            hint="servetune deploy kubernetes, compose and the others run more engines",
-        )
+        raise CannotRender(f"no container of SageMaker's runs {engine}", hint=other_targets(engine))
     return names[0]
 
 
@@ -105,7 +103,7 @@ def environment(
             f"container '{container.name}' runs {container.dialect}, the plan is for {plan.engine}",
             hint=f"{plan.engine} runs in --container {', '.join(containers_of(plan.engine))}"
             if containers_of(plan.engine)
-            else "servetune deploy kubernetes, compose and the others run more engines",
+            else other_targets(plan.engine),
         )
     staged = model_source.startswith("s3://")
     _refuse_secrets(plain_settings(plan))

@@ -362,6 +362,11 @@ def _component(endpoint: Endpoint, model_name: str, tags: list[dict[str, str]]) 
             "ComputeResourceRequirements": {
                 "NumberOfAcceleratorDevicesRequired": float(hosting.devices_per_copy),
                 "MinMemoryRequiredInMb": hosting.memory_mib_per_copy[instance_type],
+                **(
+                    {}
+                    if hosting.cpu_cores_per_copy is None
+                    else {"NumberOfCpuCoresRequired": hosting.cpu_cores_per_copy}
+                ),
             },
         }
 

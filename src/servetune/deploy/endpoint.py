@@ -10,6 +10,7 @@ import re
 
 import msgspec
 
+from servetune.deploy.accelerators import require_family
 from servetune.deploy.alarms import LatencyLimit
 from servetune.deploy.containers import container_named, environment
 from servetune.deploy.evidence import Evidence
@@ -251,6 +252,8 @@ def _check_target(plan: Plan, options: EndpointOptions) -> None:
             f"the plan takes {plan.device_count} devices, {node.name} has {node.device_count}",
             hint="choose a larger instance type, or fewer replicas behind one endpoint",
         )
+    for each in options.nodes:
+        require_family(f"container '{options.container}' on {each.name}", each.device)
     if options.role_arn is not None:
         require_role(options.role_arn)
 

@@ -11,7 +11,15 @@ from servetune.deploy.bundle import PLAN_FILE, Bundle, json_text
 from servetune.deploy.evidence import Evidence, Level, SaturationPoint, saturation_point
 from servetune.engines import DEFAULT_ENGINE, plan_from_settings, resolved
 from servetune.errors import InputError
-from servetune.hardware import Device, Node, cheapest_instance_with, device, instance, instances
+from servetune.hardware import (
+    Device,
+    Node,
+    cheapest_instance_with,
+    device,
+    instance,
+    instances,
+    node,
+)
 from servetune.metrics import Constraint
 from servetune.models import NetworkShape
 from servetune.plan import Plan
@@ -101,6 +109,15 @@ def instance_of_trial(trial: TrialRecord) -> Node:
             hint="name one with --instance, such as ml.g6.12xlarge",
         )
     return offer
+
+
+def machine_of_trial(trial: TrialRecord, target: Device) -> Node:
+    """The machine that was measured, or one with as many of another device."""
+    measured = str(trial.metadata.instance_type or "").removeprefix("ml.")
+    known = instances("ec2").get(measured)
+    if known is not None and known.device.name == target.name:
+        return known
+    return node(gpu=target, count=int(trial.metadata.gpu_count or 1))
 
 
 def device_of_trial(trial: TrialRecord, gpu: str | None) -> Device:

@@ -156,6 +156,7 @@ class Hosting(msgspec.Struct, frozen=True, kw_only=True):
         devices_per_copy: Accelerators that one copy takes.
         copies_per_instance: Copies that fit on one instance.
         memory_mib_per_copy: Host memory that one copy reserves, by instance type.
+        cpu_cores_per_copy: CPU cores that one copy reserves; `None` for no reservation.
         adapters: LoRA adapters on the component.
         scaling: Autoscaling; `None` for none.
         routing: Rule that picks the instance or copy for a request.
@@ -171,6 +172,7 @@ class Hosting(msgspec.Struct, frozen=True, kw_only=True):
     devices_per_copy: int = 1
     copies_per_instance: int = 1
     memory_mib_per_copy: dict[str, int] = {}
+    cpu_cores_per_copy: float | None = None
     adapters: tuple[Adapter, ...] = ()
     scaling: Scaling | None = None
     routing: Routing = Routing()
@@ -235,6 +237,8 @@ class Hosting(msgspec.Struct, frozen=True, kw_only=True):
 #: Share of an instance's memory that copies may reserve; SageMaker's agents take some.
 RESERVABLE = 0.85
 
+#: CreateInferenceComponent's least (botocore 1.44.5, NumberOfCpuCores).
+CpuCores = Annotated[float, msgspec.Meta(ge=0.25)]
 MemoryMib = Annotated[int, msgspec.Meta(ge=128)]
 ProvisionSeconds = Annotated[int, msgspec.Meta(ge=300, le=3600)]
 StartupSeconds = Annotated[int, msgspec.Meta(ge=60, le=3600)]
@@ -256,14 +260,18 @@ class HostingOptions(msgspec.Struct, frozen=True, kw_only=True):
     copies: Annotated[
         Count | None,
         option(
-            "Number of inference components' copies, each of one replica.",
+            "Number of copies, as inference components of one replica each.",
             metavar="COUNT",
-            default="one model per instance, without components",
+            default="as many as fill the instances, where the trial's plan leaves devices idle",
         ),
     ] = None
     memory_mib: Annotated[
         MemoryMib | None,
         option("Host memory that one copy reserves, in MiB.", default="an even share"),
+    ] = None
+    cpu_cores: Annotated[
+        CpuCores | None,
+        option("CPU cores that one copy reserves.", metavar="CORES", default="no reservation"),
     ] = None
     adapter: Annotated[
         tuple[str, ...],
@@ -344,6 +352,7 @@ class HostingOptions(msgspec.Struct, frozen=True, kw_only=True):
             memory_mib_per_copy={}
             if self.copies is None
             else {node.name: self._memory_mib(node, per_instance) for node in nodes},
+            cpu_cores_per_copy=self._cpu_cores(nodes, per_instance),
             adapters=tuple(_adapter(text) for text in self.adapter),
             scaling=self._scaling(saturation),
             routing=parse_routing(self.routing),
@@ -351,6 +360,20 @@ class HostingOptions(msgspec.Struct, frozen=True, kw_only=True):
             provision_timeout_s=self.provision_timeout_s,
             queued=queued,
         )
+
+    def _cpu_cores(self, nodes: tuple[Node, ...], per_instance: int) -> float | None:
+        if self.cpu_cores is None:
+            return None
+        if self.copies is None:
+            raise InputError("--cpu-cores is for copies", hint="give --copies 1 or more")
+        for node in nodes:
+            if node.cpus is not None and self.cpu_cores * per_instance > node.cpus:
+                raise InputError(
+                    f"{per_instance} copies of {self.cpu_cores:g} cores need more than the "
+                    f"{node.cpus} of {node.name}",
+                    hint=f"give --cpu-cores {node.cpus / per_instance:g} or less",
+                )
+        return self.cpu_cores
 
     def _memory_mib(self, node: Node, per_instance: int) -> int:
         held_bytes = node.memory_bytes or 16 * GIB

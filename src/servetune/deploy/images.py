@@ -10,6 +10,7 @@ from importlib import resources
 
 import msgspec
 
+from servetune.deploy.accelerators import families
 from servetune.deploy.containers import CONTAINERS
 from servetune.engines.container import Image
 from servetune.errors import CannotRender, UnknownName
@@ -102,13 +103,13 @@ def ami_version(image: Image) -> str:
     Raises:
         CannotRender: No known host image runs this CUDA.
     """
-    versions = _table("images.toml")["ami"]
+    versions = {cuda: ami for family in families() for cuda, ami in family.ami.items()}
     if image.cuda not in versions:
         raise CannotRender(
             f"no SageMaker host image is known for {image.cuda} ({image.tag})",
             hint=f"choose an image with {', '.join(versions)}",
         )
-    return str(versions[image.cuda])
+    return versions[image.cuda]
 
 
 def regions() -> tuple[str, ...]:

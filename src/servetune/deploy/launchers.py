@@ -51,6 +51,21 @@ def shipping_of(launcher: CommandLineEngine) -> Shipping:
     return launcher.shipping
 
 
+def other_targets(engine_name: str) -> str:
+    """Targets off SageMaker that deploy an engine, as a sentence."""
+    if engine_name not in deployable_engines():
+        return f"engines that are deployed: {', '.join(deployable_engines())}"
+    shipping = engine(engine_name).shipping
+    assert shipping is not None
+    targets = ["systemd", "command"]
+    if any(build.repository for build in shipping.builds):
+        targets = ["kubernetes", "kserve", "compose", *targets]
+    if shipping.install:
+        targets.append("bentoml")
+    named = "" if "compose" in targets else "; kubernetes, kserve and compose with --image"
+    return f"servetune deploy {', '.join(targets)} run it{named}"
+
+
 def filled(
     launcher: CommandLineEngine,
     plan: Plan,

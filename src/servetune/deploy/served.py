@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Mapping
@@ -9,15 +10,18 @@ from typing import NamedTuple
 
 import msgspec
 
+from servetune.deploy.accelerators import Family, require_build, require_family
 from servetune.deploy.bundle import MARKER, PLAN_FILE, Bundle, json_text
 from servetune.deploy.containers import container_named, environment
 from servetune.deploy.evidence import Evidence, SaturationPoint
 from servetune.deploy.images import choose_image, image_uri, named_image
 from servetune.deploy.launchers import filled, launcher_of, shipping_of, words_of
 from servetune.engines.command_line import CommandLineEngine
-from servetune.engines.shipping import Accelerators
 from servetune.errors import CannotRender
+from servetune.hardware import Device, Node
+from servetune.perf.copies import host_fraction
 from servetune.plan.plan import Plan
+from servetune.units import format_rate, format_usd
 
 #: Path in the container where a target mounts a folder of the machine.
 MODEL_MOUNT = "/models/served"
@@ -47,8 +51,11 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
         health: Route that answers 200 once requests are served.
         in_flight: Prometheus query of the requests at one server; empty where it has no metric.
         install: Requirement of the engine without an image; empty where there is none.
-        devices: Accelerators of one copy; 0 where it runs on cores.
-        accelerators: Names by which they are asked for.
+        node: Machine that was measured, or one with as many of the chosen device.
+        measured_copies: Copies that shared the trial's requests.
+        weights_bytes: Size of the published model; `None` where it is not known.
+        family: Names by which such devices are asked for.
+        devices: Devices of one copy; 0 where it runs on cores.
         ulimits: Limits of the container's processes, as Docker names them.
         saturation: Requests in flight that one copy serves well.
         evidence: The trial that the Plan rests on.
@@ -74,8 +81,11 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     health: str
     in_flight: str
     install: str
+    node: Node
+    family: Family
     devices: int
-    accelerators: Accelerators = Accelerators()
+    measured_copies: int = 1
+    weights_bytes: float | None = None
     ulimits: Mapping[str, int] = {}
     saturation: SaturationPoint | None = None
     evidence: Evidence | None = None
@@ -87,6 +97,23 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def copies(self) -> int:
         return self.plan.replicas
+
+    @property
+    def expected_tokens_per_s(self) -> float | None:
+        """Output tokens per second of all copies, from the trial's; `None` where it has none.
+
+        Further copies on the machine add a little less than one copy each (`perf.copies`).
+        """
+        per_s = self.evidence.results.get("output_throughput") if self.evidence else None
+        if not isinstance(per_s, int | float) or not math.isfinite(per_s) or per_s <= 0:
+            return None
+        shared = host_fraction(self.copies) / host_fraction(self.measured_copies)
+        return float(per_s) * self.copies / self.measured_copies * shared
+
+    @property
+    def device(self) -> Device:
+        """The device that it runs on."""
+        return self.node.device
 
 
 class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +128,10 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
         model_source: Hub id, or the path of a folder; the Plan's model where `None`.
         image: Container image to run, tag included, instead of the usual one.
         region: Region whose registry has AWS's containers.
-        on_cores: Whether there is no accelerator to ask for.
+        node: Machine that the service runs on, or its like.
+        copies: Copies of the Plan; those that fill the machine where `None`, if the Plan's leave
+            devices of it idle.
+        weights_bytes: Size of the published model; `None` where it is not known.
         mounts: Whether a folder is mounted into a container, or used where it is.
     """
 
@@ -112,17 +142,15 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     model_source: str | None = None
     image: str | None = None
     region: str = "us-east-1"
-    on_cores: bool = False
+    node: Node
+    copies: int | None = None
+    weights_bytes: float | None = None
     mounts: bool = True
-
-
-#: Options of a service in a container on accelerators.
-_USUAL = ServiceOptions()
 
 
 def prepare(
     plan: Plan,
-    options: ServiceOptions = _USUAL,
+    options: ServiceOptions,
     *,
     saturation: SaturationPoint | None = None,
     evidence: Evidence | None = None,
@@ -137,7 +165,8 @@ def prepare(
 
     Raises:
         UnknownName: No launcher is known for the engine.
-        CannotRender: The Plan cannot be expressed, or a name or path cannot be used.
+        CannotRender: The Plan cannot be expressed, a name or path cannot be used, or the engine
+            has no build for the device.
     """
     model = _model_path(plan, options)
     if options.container == "lmi":
@@ -146,6 +175,8 @@ def prepare(
         raise CannotRender(f"unknown container '{options.container}'", hint="known are engine, lmi")
     image = options.image
     launcher = launcher_of(plan)
+    target = options.node.device
+    family, build = require_build(launcher, target, image=image, needs_image=options.mounts)
     version, known = version_of(launcher, image, evidence)
     own, notes = filled(
         launcher,
@@ -160,13 +191,7 @@ def prepare(
     shipping = shipping_of(launcher)
     if options.mounts and shipping.program:
         command = (shipping.program, *command[1:])
-    accelerators = shipping.accelerators
-    uri = image or shipping.image_of(version)
-    if options.mounts and not uri:
-        raise CannotRender(
-            f"{launcher.title} has no published image",
-            hint="name one of yours with --image, or deploy to systemd or command",
-        )
+    uri = image or build.image(version)
     if not launcher.defaults:
         unknown = f"the defaults of {launcher.title} are not described here"
         notes = (*notes, f"{unknown}: what the trial left open, its server decides")
@@ -175,6 +200,7 @@ def prepare(
             *notes,
             f"no measured engine version is known; the image is {uri}: measure with it",
         )
+    own = filling(own, family, options)
     return Served(
         title=launcher.title,
         plan=own,
@@ -190,18 +216,34 @@ def prepare(
         hub_cache=shipping.hub_cache,
         health=launcher.ready_path,
         in_flight=shipping.in_flight,
-        install=f"{shipping.install}=={version}" if shipping.install else "",
+        install=f"{shipping.install}=={version}"
+        if shipping.install and build is shipping.builds[0]
+        else "",
         warnings=(*_evidence_warnings(evidence), *notes),
         name=_name(model, options),
         given=plan,
         folder=model.folder,
         served_name=model.label,
-        devices=0 if options.on_cores else -(-plan.devices_per_replica // accelerators.ranks),
-        accelerators=accelerators,
+        node=options.node,
+        measured_copies=plan.replicas,
+        weights_bytes=options.weights_bytes,
+        family=family,
+        devices=family.devices(options.node.device, plan.devices_per_replica),
         ulimits=shipping.ulimits,
         saturation=saturation,
         evidence=evidence,
     )
+
+
+def filling(plan: Plan, family: Family, options: ServiceOptions) -> Plan:
+    """The Plan with the copies that are asked for, or that fill its machine.
+
+    Each copy is one that was measured; a Plan that fills its machine, or needs more, stays.
+    """
+    copies = options.copies
+    if copies is None:
+        copies = max(plan.replicas, family.copies(options.node, plan.devices_per_replica))
+    return msgspec.structs.replace(plan, replicas=copies)
 
 
 class _ModelPath(NamedTuple):
@@ -267,6 +309,7 @@ def _lmi(
 ) -> Served:
     """LMI outside SageMaker: one worker in each container, variables instead of words."""
     lmi = container_named("lmi")
+    family = require_family(lmi.title, options.node.device)
     version = evidence.measured_version if evidence else None
     if options.image is None:
         chosen, note = choose_image("lmi", version, able=lambda one: lmi.able(plan, one))
@@ -282,7 +325,7 @@ def _lmi(
     )
     return Served(
         title=lmi.title,
-        plan=own,
+        plan=filling(own, family, options),
         image=uri,
         version=chosen.engine_version or "",
         command=(),
@@ -298,7 +341,11 @@ def _lmi(
         given=plan,
         folder=model.folder,
         served_name=model.label,
-        devices=0 if options.on_cores else plan.devices_per_replica,
+        node=options.node,
+        measured_copies=plan.replicas,
+        weights_bytes=options.weights_bytes,
+        family=family,
+        devices=family.devices(options.node.device, plan.devices_per_replica),
         saturation=saturation,
         evidence=evidence,
     )
@@ -365,6 +412,8 @@ def _readme(served: Served, target: str, steps: str, warnings: tuple[str, ...]) 
         "```",
         "",
     ]
+    if served.copies != served.measured_copies:
+        parts += [_of_copies(served), ""]
     if served.saturation:
         at = f"{served.saturation.per_copy:.3g} requests in flight ({served.saturation.rule})"
         parts += [f"One copy serves {at}; an autoscaler is told {served.saturation.target}.", ""]
@@ -387,6 +436,24 @@ def _readme(served: Served, target: str, steps: str, warnings: tuple[str, ...]) 
         "",
     ]
     return "\n".join(parts)
+
+
+def _of_copies(served: Served) -> str:
+    """Sentence on copies that were not measured together, with what they are expected to do."""
+    measured = "1 copy" if served.measured_copies == 1 else f"{served.measured_copies} copies"
+    counted = "1 copy" if served.copies == 1 else f"{served.copies} copies"
+    fills = served.copies == served.family.copies(served.node, served.plan.devices_per_replica)
+    filling = f" to fill {served.node.label}" if fills else ""
+    text = f"The trial had {measured}; this has {counted}{filling} (`--copies` is their number)."
+    per_s = served.expected_tokens_per_s
+    if per_s is None:
+        return text
+    text += f" Expected are {format_rate(per_s)} output tokens/s: {counted} on one machine do"
+    text += f" {host_fraction(served.copies):.1%} of what they would alone."
+    cost = served.node.cost_per_million_tokens_usd(per_s)
+    if cost is not None:
+        text += f" A million output tokens then cost {format_usd(cost)} on {served.node.name}."
+    return text
 
 
 def _checked_name(name: str) -> str:

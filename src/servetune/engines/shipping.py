@@ -36,31 +36,32 @@ def whole_experts(settings: Settings, groups: str, ways: Setting) -> dict[str, S
     return {"expert_parallel": True}
 
 
-class Accelerators(msgspec.Struct, frozen=True, kw_only=True):
-    """Names by which a deployment asks for accelerators: those of GPUs if nothing else is said.
+class Build(msgspec.Struct, frozen=True, kw_only=True):
+    """A build of an engine for one kind of device, and its image.
 
     Attributes:
-        resource: Kubernetes resource; empty for that of the GPU's vendor.
-        node: Path of a device file, with `{index}`, where a container is given files; empty where
-            the container runtime hands GPUs over.
-        variable: Environment variable that limits a process to some ranks by their numbers.
-        ranks: Number of an engine's ranks that share one device.
+        kind: Kind of device: `cuda`, `rocm`, `neuron` or `cpu`.
+        repository: Image of the engine's own project, without a tag; empty where it publishes none.
+        tag: Tag of the image, as a function of the engine's version.
+        architectures: Architectures of devices that it runs on; empty for all of the kind.
     """
 
-    resource: str = ""
-    node: str = ""
-    variable: str = "CUDA_VISIBLE_DEVICES"
-    ranks: int = 1
+    kind: str
+    repository: str = ""
+    tag: Callable[[str], str] = "v{}".format
+    architectures: tuple[str, ...] = ()
+
+    def image(self, version: str) -> str:
+        """The image that has a version of the engine; empty where none is published."""
+        return f"{self.repository}:{self.tag(version)}" if self.repository else ""
 
 
 class Shipping(msgspec.Struct, frozen=True, kw_only=True):
-    """The image that an engine comes in, and its Plan as a deployment writes it.
+    """The images that an engine comes in, and its Plan as a deployment writes it.
 
     Attributes:
-        image: Image of the engine's own project, without a tag; empty where it publishes none.
-        tag: Tag of the image, as a function of the engine's version.
-        program: Path of the program in the image, where its `PATH` does not have it.
-        accelerators: Names by which accelerators are asked for.
+        builds: Builds of the engine, the usual one first.
+        program: Path of the program in the images, where their `PATH` does not have it.
         usual_version: Version whose defaults are described, for engines whose measured version is
             not known.
         ulimits: Limits of the container's processes that the project asks for, by Docker's names.
@@ -72,27 +73,28 @@ class Shipping(msgspec.Struct, frozen=True, kw_only=True):
         api_key_variable: Environment variable of the key that clients must send; empty where there
             is none.
         api_key_word: Option of the command for that key, where there is no variable.
+        node_words: Words of each process of a copy that spans machines, with `{count}` of them,
+            `{rank}` and the `{leader}`'s address; empty for an engine that does not span machines.
+        worker_words: Further words of all but the first, which alone answers clients.
+        spans_since: Version from which it takes these words.
         fill: The Plan with nothing open that can be written, and notes on what cannot; of the
             requests in flight and the engine's version.
         read: Fields of a filled Plan that settings and variables say the other way round; it
             takes those settings away.
     """
 
-    image: str
+    builds: tuple[Build, ...]
     usual_version: str
-    tag: Callable[[str], str] = "v{}".format
     program: str = ""
     ulimits: Mapping[str, int] = MappingProxyType({})
-    accelerators: Accelerators = Accelerators()
     hub_cache: str = "/root/.cache/huggingface"
     in_flight: str = ""
     install: str = ""
     name_setting: str = "served_model_name"
     api_key_variable: str = ""
     api_key_word: str = ""
+    node_words: tuple[str, ...] = ()
+    worker_words: tuple[str, ...] = ()
+    spans_since: str = ""
     fill: Callable[[Plan, int, str], tuple[Plan, list[str]]] = _as_it_is
     read: Callable[[Settings, Mapping[str, str]], dict[str, Setting]] = _nothing_further
-
-    def image_of(self, version: str | None) -> str:
-        """The image that has a version of the engine; empty where none is published."""
-        return f"{self.image}:{self.tag(version or self.usual_version)}" if self.image else ""

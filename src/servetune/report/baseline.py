@@ -3,8 +3,8 @@
 Two values are the same if their confidence intervals overlap. A record without intervals gets
 a band of the tolerance instead. Intervals cover the variation within a run, not between days,
 so a difference below the tolerance is called close, not worse, however narrow the intervals.
-An interval wider than half of its value on either side overlaps with almost anything: values
-that differ within it are unknown, not the same.
+An interval that is wider than half its value overlaps with too much to show anything: it is
+unknown, and never the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown
 #: Relative difference that is treated as noise between runs of an unchanged server.
 TOLERANCE = 0.05
 
-#: Half width of an interval, as a share of its value, above which it is inconclusive.
+#: Width of an interval, as a share of its value, above which it is inconclusive.
 WIDE = 0.5
 
 Verdict = Literal["same", "close", "worse", "better", "unknown"]
@@ -203,7 +203,7 @@ def _ends(
 
 
 def _is_wide(value: float | None, ends: Ends | None) -> bool:
-    return bool(value and ends and (ends[1] - ends[0]) / 2 > WIDE * abs(value))
+    return bool(value and ends and ends[1] - ends[0] > WIDE * abs(value))
 
 
 def _verdict(
@@ -219,7 +219,7 @@ def _verdict(
     if before is None or now is None or change is None or not math.isfinite(change):
         return "unknown"
     if now[0] <= before[1] and before[0] <= now[1]:
-        return "unknown" if is_wide and abs(change) > tolerance else "same"
+        return "unknown" if is_wide else "same"
     if abs(change) <= tolerance:
         return "close"
     if is_open:
@@ -233,8 +233,10 @@ def _failures(before: ResultFields, now: ResultFields) -> Row:
     is_now, now_ends = _failed_share(now)
     verdict: Verdict = "unknown"
     if was_ends is not None and now_ends is not None and was is not None and is_now is not None:
-        disjoint = now_ends[0] > was_ends[1] or was_ends[0] > now_ends[1]
-        verdict = "same" if not disjoint else "worse" if is_now > was else "better"
+        if now_ends[0] > was_ends[1] or was_ends[0] > now_ends[1]:
+            verdict = "worse" if is_now > was else "better"
+        elif not (_is_wide(was, was_ends) or _is_wide(is_now, now_ends)):
+            verdict = "same"
     return Row(
         field="error_rate",
         quantity="error_rate",

@@ -1,16 +1,18 @@
 """Replica layouts: few wide copies against many narrow ones on equal hardware.
 
-A trial measures its copies at their share of the load. Copies on separate devices are
-independent, so a machine full of them has the throughput times their number at the load times
-their number, with the same latencies; and so do several machines. Rows computed in this way
-are marked `derived`. Where a full machine was measured, further machines are derived from it,
-and its ratio to single copies is the cost of sharing a host (`host_fraction`).
+A trial measures its copies at their share of the load. A machine full of them serves their number
+times the load, at less than their number times the throughput, because they share a host
+(`perf.copies`): by Little's law their latencies are longer by as much. Machines share nothing.
+Rows computed in this way are marked `derived`, and their success rate is at most the measured one.
+Where a full machine was measured, further machines are derived from it, and its ratio to single
+copies (`host_fraction`) is what rows at other loads are derived by.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 import msgspec
 from rich import box
@@ -22,6 +24,7 @@ from servetune.errors import InputError
 from servetune.hardware import Node
 from servetune.json_value import JsonObject
 from servetune.metrics import Constraint, value_of
+from servetune.perf.copies import host_fraction
 from servetune.plan.plan import Plan
 from servetune.report.quantities import DASH
 from servetune.report.ranking import plan_of
@@ -36,9 +39,11 @@ _EXTENSIVE = (
     "input_throughput",
     "total_token_throughput",
     "total_throughput",
-    "max_concurrency",
-    "request_rate",
 )
+#: Those of them that are offered and not served.
+_LOADS = ("max_concurrency", "request_rate")
+#: Ends of the names of times that a busier host makes longer.
+_LATENCIES = ("_ttft_ms", "_tpot_ms", "_itl_ms", "_e2el_ms", "_e2e_ms")
 
 
 class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,13 +59,14 @@ class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
         load_unit: Unit of the load: `in flight` or `req/s`.
         output_tokens_per_s: Total output throughput.
         p99_e2e_ms: p99 end-to-end latency; `None` if not measured.
-        success_fraction: Share of successful requests; `None` if unknown.
+        success_fraction: Share of successful requests, at most of a derived row; `None` if unknown.
         usd_per_million_tokens: Cost per million output tokens; `None` without a price.
         meets: Whether the constraints hold and failures are within the tolerance.
         measured: Whether exactly this layout was measured; else it is derived.
         simulated: Whether the source trial was simulated.
-        host_fraction: Throughput of a full machine over that of its copies alone at the same
-            share of load; `None` where either was not measured.
+        host_fraction: Measured throughput of a full machine over that of its copies alone at the
+            same share of load; `None` where either was not measured.
+        assumed_host_fraction: The same as a derived row was computed by; 1 for a measured row.
         settings: Other settings that differ between trials.
         key: Key of the source trial.
     """
@@ -80,6 +86,7 @@ class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
     measured: bool
     simulated: bool
     host_fraction: float | None
+    assumed_host_fraction: float
     settings: str
     key: str
 
@@ -182,7 +189,8 @@ def _row(
 ) -> ReplicaRow:
     copies = node.device_count // trial.devices_per_copy
     factor = copies * instances / trial.copies
-    results = _scaled(trial.record.results, factor)
+    shared = _shared(trial, members, node, copies)
+    results = scaled_results(trial.record.results, factor, shared)
     throughput = float(results["output_throughput"])
     cost = None
     if node.price is not None:
@@ -215,18 +223,47 @@ def _row(
         measured=factor == 1,
         simulated=trial.record.simulated,
         host_fraction=_host_fraction(trial, members, node),
+        assumed_host_fraction=shared,
         settings=settings,
         key=trial.record.key,
     )
 
 
-def _scaled(results: JsonObject, factor: float) -> JsonObject:
-    return {
-        name: value * factor
-        if name in _EXTENSIVE and isinstance(value, int | float) and factor != 1
-        else value
-        for name, value in results.items()
-    }
+def _shared(trial: _Trial, members: list[_Trial], node: Node, copies: int) -> float:
+    """What a full machine does of its copies alone: measured at another load, else the law's."""
+    if copies == trial.copies:
+        return 1.0
+    measured = [
+        share for each in members if (share := _host_fraction(each, members, node)) is not None
+    ]
+    if measured and trial.copies == 1 and median(measured) < 1:  # else it is noise
+        return median(measured)
+    return host_fraction(copies) / host_fraction(trial.copies)
+
+
+def scaled_results(results: JsonObject, factor: float, shared: float) -> JsonObject:
+    """Results of `factor` as many copies, which do `shared` of what they would alone."""
+    if factor == 1 and shared == 1:
+        return dict(results)
+    scaled = {name: _scaled_value(name, value, factor, shared) for name, value in results.items()}
+    intervals = scaled.get("intervals")
+    if isinstance(intervals, dict):
+        scaled["intervals"] = {
+            name: [_scaled_value(name, end, factor, shared) for end in ends]
+            for name, ends in intervals.items()
+            if isinstance(ends, list | tuple)
+        }
+    return scaled
+
+
+def _scaled_value(name: str, value: object, factor: float, shared: float) -> object:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return value
+    if name in _LOADS:
+        return round(value * factor) if isinstance(value, int) else value * factor
+    if name in _EXTENSIVE:
+        return value * factor * shared
+    return value / shared if name.endswith("_latency_ms") or name.endswith(_LATENCIES) else value
 
 
 def _host_fraction(trial: _Trial, members: list[_Trial], node: Node) -> float | None:
@@ -284,9 +321,19 @@ def replica_table(rows: Sequence[ReplicaRow], node: Node) -> RenderableType:
     if simulated:
         which = "all" if simulated == len(rows) else f"{simulated} of {len(rows)}"
         heads.append(Text(f"SIMULATED: {which} rows are from simulated trials; no model ran"))
-    notes = [
-        Text("derived: computed from fewer copies, which share no device and so do not interact")
-    ]
+    notes = []
+    assumed = sorted({row.assumed_host_fraction for row in rows if row.assumed_host_fraction < 1})
+    if assumed:
+        listed = ", ".join(f"{share:.1%}" for share in assumed)
+        notes.append(
+            Text(
+                "derived: computed from fewer copies; copies that share a host do "
+                f"{listed} of what they would alone, as those of published studies or of this "
+                "sweep did, so times are as much longer and more requests may fail"
+            )
+        )
+    elif any(not row.measured for row in rows):
+        notes.append(Text("derived: computed from fewer instances, which share nothing"))
     shares = sorted({row.host_fraction for row in rows if row.host_fraction is not None})
     if shares:
         listed = ", ".join(f"{share:.0%}" for share in shares)
@@ -306,6 +353,8 @@ def _cells(row: ReplicaRow, *, has_settings: bool) -> list[str]:
     idle = f", {row.idle_devices} idle" if row.idle_devices else ""
     p99 = DASH if row.p99_e2e_ms is None else f"{row.p99_e2e_ms / 1000:.2f}"
     success = DASH if row.success_fraction is None else f"{row.success_fraction:.1%}"
+    if row.assumed_host_fraction < 1 and row.success_fraction is not None:
+        success = f"≤ {success}"
     cost = row.usd_per_million_tokens
     return [
         str(row.instances),

@@ -1,8 +1,9 @@
-"""Deployment of llama.cpp in its image for NVIDIA GPUs.
+"""Deployment of llama.cpp in its images.
 
 Sources: `.devops/cuda.Dockerfile` of ggml-org/llama.cpp, whose program lies beside its libraries
-and not on the `PATH`; its docker workflow, which tags builds as `server-cuda-bNUMBER`, and
-`server-cuda-v0.4.1` as others pin a release (November 2026).
+and not on the `PATH`; its docker workflow, which tags builds as `server-cuda-bNUMBER`,
+`server-rocm-bNUMBER` and `server-bNUMBER`, and `server-cuda-v0.4.1` as others pin a release
+(November 2026).
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ from collections.abc import Mapping
 
 import msgspec
 
-from servetune.engines.shipping import Shipping, with_settings
+from servetune.engines.shipping import Build, Shipping, with_settings
 from servetune.engines.words import Settings
 from servetune.errors import CannotRender
 from servetune.plan.plan import Plan, Setting
 
 
-def _tag(version: str) -> str:
-    """Tag of a release, or of a build by its number."""
-    build = re.fullmatch(r"b?(\d{3,})", version)
-    return f"server-cuda-b{build[1]}" if build else f"server-cuda-v{version}"
+def _build(kind: str, server: str) -> Build:
+    """Build whose tags are those of releases, or of builds by their numbers."""
+
+    def tag(version: str) -> str:
+        number = re.fullmatch(r"b?(\d{3,})", version)
+        return f"{server}-b{number[1]}" if number else f"{server}-v{version}"
+
+    return Build(kind=kind, repository="ghcr.io/ggml-org/llama.cpp", tag=tag)
 
 
 def _fill(plan: Plan, _concurrency: int, _version: str) -> tuple[Plan, list[str]]:
@@ -61,8 +66,11 @@ def _read(settings: Settings, _variables: Mapping[str, str]) -> dict[str, Settin
 
 
 SHIPPING = Shipping(
-    image="ghcr.io/ggml-org/llama.cpp",
-    tag=_tag,
+    builds=(
+        _build("cuda", "server-cuda"),
+        _build("rocm", "server-rocm"),
+        _build("cpu", "server"),
+    ),
     program="/app/llama-server",
     usual_version="0.5.0",
     hub_cache="/root/.cache",  # its own folder and the hub's lie in there

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from servetune.engines.shipping import Shipping, whole_experts, with_settings
+from servetune.engines.shipping import Build, Shipping, whole_experts, with_settings
 from servetune.engines.words import Settings
 from servetune.plan.plan import Plan, Setting
 
@@ -34,7 +34,7 @@ def _read(settings: Settings, _variables: Mapping[str, str]) -> dict[str, Settin
 
 
 SHIPPING = Shipping(
-    image="openmmlab/lmdeploy",
+    builds=(Build(kind="cuda", repository="openmmlab/lmdeploy"),),
     usual_version="0.18.0",
     in_flight="lmdeploy:num_requests_running + lmdeploy:num_requests_waiting",
     install="lmdeploy",

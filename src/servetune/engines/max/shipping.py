@@ -1,15 +1,15 @@
-"""Deployment of Modular MAX in its image for NVIDIA GPUs.
+"""Deployment of Modular MAX in its images.
 
 Sources: container page of MAX's documentation; tags such as 26.4.0 of `modular/max-nvidia-full`
-as others pin them, who start `max serve` in it by itself (November 2026). Its metrics stand on a
-port of their own, so no autoscaler asks for the requests in flight.
+and `modular/max-amd` as others pin them, who start `max serve` in it by itself (November 2026).
+Its metrics stand on a port of their own, so no autoscaler asks for the requests in flight.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from servetune.engines.shipping import Shipping, whole_experts
+from servetune.engines.shipping import Build, Shipping, whole_experts
 from servetune.engines.words import Settings
 from servetune.plan.plan import Setting
 
@@ -33,8 +33,15 @@ def _read(settings: Settings, _variables: Mapping[str, str]) -> dict[str, Settin
 
 
 SHIPPING = Shipping(
-    image="modular/max-nvidia-full",
-    tag=str,
+    builds=(
+        Build(kind="cuda", repository="modular/max-nvidia-full", tag=str),
+        Build(
+            kind="rocm",
+            repository="modular/max-amd",
+            tag=str,
+            architectures=("cdna3", "cdna4"),
+        ),
+    ),
     usual_version="26.7.0",
     install="modular",
     read=_read,

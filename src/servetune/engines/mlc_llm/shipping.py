@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from servetune.engines.mlc_llm.words import OVERRIDES
-from servetune.engines.shipping import Shipping, with_settings
+from servetune.engines.shipping import Build, Shipping, with_settings
 from servetune.engines.words import Settings
 from servetune.errors import CannotRender
 from servetune.plan.plan import Plan, Setting
@@ -25,7 +25,7 @@ def _read(settings: Settings, _variables: Mapping[str, str]) -> dict[str, Settin
 
 
 SHIPPING = Shipping(
-    image="",
+    builds=(Build(kind="cuda"), Build(kind="rocm")),
     usual_version="0.20.0",
     hub_cache="/root/.cache/mlc_llm",
     name_setting="",  # the model is asked for as it was given

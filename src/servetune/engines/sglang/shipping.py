@@ -1,4 +1,8 @@
-"""SGLang's image, and its Plan as a deployment writes it (`server_args.py` of 0.5)."""
+"""SGLang's images, and its Plan as a deployment writes it (`server_args.py` of 0.5).
+
+Images for AMD GPUs are tagged by ROCm and generation: `v0.5.18-rocm720-mi30x` for MI300X and
+MI325X, `v0.5.18-rocm720-mi35x` for MI350X and MI355X (releases 0.5.12 to 0.5.18; November 2026).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from servetune.engines.shipping import Shipping, whole_experts, with_settings
+from servetune.engines.shipping import Build, Shipping, whole_experts, with_settings
 from servetune.engines.words import Settings
 from servetune.errors import CannotRender
 from servetune.plan.plan import Plan, Setting
@@ -49,11 +53,28 @@ def _read(settings: Settings, _variables: Mapping[str, str]) -> dict[str, Settin
 
 
 SHIPPING = Shipping(
-    image="lmsysorg/sglang",
+    builds=(
+        Build(kind="cuda", repository="lmsysorg/sglang"),
+        Build(
+            kind="rocm",
+            repository="lmsysorg/sglang",
+            tag="v{}-rocm720-mi30x".format,
+            architectures=("cdna3",),
+        ),
+        Build(
+            kind="rocm",
+            repository="lmsysorg/sglang",
+            tag="v{}-rocm720-mi35x".format,
+            architectures=("cdna4",),
+        ),
+        Build(kind="cpu"),
+    ),
     usual_version="0.5.23",
     in_flight="sglang:num_running_reqs + sglang:num_queue_reqs",
     install="sglang[all]",
     api_key_word="--api-key",
+    node_words=("--nnodes={count}", "--node-rank={rank}", "--dist-init-addr={leader}:20000"),
+    spans_since="0.4.0",
     fill=_fill,
     read=_read,
 )

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from servetune.engines.shipping import Shipping, whole_experts
+from servetune.engines.shipping import Build, Shipping, whole_experts
 from servetune.engines.words import Settings
 from servetune.plan.plan import Plan, Setting
 
@@ -27,9 +27,18 @@ def _read(settings: Settings, _variables: Mapping[str, str]) -> dict[str, Settin
     return {"chunked_prefill": cut, **whole_experts(settings, "ep_size", settings.get("tp_size"))}
 
 
+#: "Supported GPUs" of its documentation: compute capability 8.0 and later.
+_ARCHITECTURES = ("ampere", "ada", "hopper", "blackwell", "blackwell-rtx", "blackwell-gb10")
+
 SHIPPING = Shipping(
-    image="nvcr.io/nvidia/tensorrt-llm/release",
-    tag=str,
+    builds=(
+        Build(
+            kind="cuda",
+            repository="nvcr.io/nvidia/tensorrt-llm/release",
+            tag=str,
+            architectures=_ARCHITECTURES,
+        ),
+    ),
     usual_version="1.2.0",
     ulimits=MappingProxyType({"memlock": -1, "stack": 64 << 20}),
     fill=_fill,

@@ -1,4 +1,4 @@
-"""TGI's image, and its Plan as a deployment writes it.
+"""TGI's images, and its Plan as a deployment writes it.
 
 Source: text-generation-inference 3.x `launcher/src/main.rs`, read in November 2026. What nothing
 says it works out when it starts, by its version and a warm-up; requests beyond
@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from servetune.engines.shipping import Shipping
+from servetune.engines.shipping import Build, Shipping
 from servetune.engines.tgi.words import VARIABLES
 from servetune.engines.words import Settings
 from servetune.errors import CannotRender
@@ -118,9 +118,18 @@ def _read(settings: Settings, variables: Mapping[str, str]) -> dict[str, Setting
     return {"enforce_eager": eager, **fields}
 
 
+_IMAGE = "ghcr.io/huggingface/text-generation-inference"
+
 SHIPPING = Shipping(
-    image="ghcr.io/huggingface/text-generation-inference",
-    tag=str,
+    builds=(
+        Build(kind="cuda", repository=_IMAGE, tag=str),
+        Build(
+            kind="rocm",
+            repository=_IMAGE,
+            tag="{}-rocm".format,
+            architectures=("cdna2", "cdna3"),
+        ),
+    ),
     usual_version="3.3.6",
     hub_cache="/data",
     in_flight="tgi_batch_current_size + tgi_queue_size",

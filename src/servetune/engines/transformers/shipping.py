@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from servetune.engines.shipping import Shipping, with_settings
+from servetune.engines.shipping import Build, Shipping, with_settings
 from servetune.engines.transformers.words import WORDS
 from servetune.engines.words import Settings
 from servetune.plan.plan import Plan, Setting
@@ -25,7 +25,7 @@ def _read(settings: Settings, _variables: Mapping[str, str]) -> dict[str, Settin
 
 
 SHIPPING = Shipping(
-    image="",
+    builds=(Build(kind="cuda"), Build(kind="rocm"), Build(kind="cpu")),
     usual_version="5.23.0",
     install="transformers[serving]",
     name_setting="",  # requests name the model as the server was given it

@@ -1,13 +1,25 @@
-"""vLLM's image, and how it is deployed."""
+"""vLLM's images, and how it is deployed.
+
+Source: its releases, which publish `vllm-openai`, `vllm-openai-rocm` and `vllm-openai-cpu` under
+the same tag (0.19 to 0.29; November 2026). Words of several machines: the examples of
+LeaderWorkerSet (`docs/examples/leaderworkerset/basic`, 2026), which start it without Ray.
+"""
 
 from __future__ import annotations
 
-from servetune.engines.shipping import Shipping
+from servetune.engines.shipping import Build, Shipping
 
 SHIPPING = Shipping(
-    image="vllm/vllm-openai",
+    builds=(
+        Build(kind="cuda", repository="vllm/vllm-openai"),
+        Build(kind="rocm", repository="vllm/vllm-openai-rocm"),
+        Build(kind="cpu", repository="vllm/vllm-openai-cpu"),
+    ),
     usual_version="0.32.0",
     in_flight="vllm:num_requests_running + vllm:num_requests_waiting",
     install="vllm",
     api_key_variable="VLLM_API_KEY",
+    node_words=("--nnodes={count}", "--node-rank={rank}", "--master-addr={leader}"),
+    worker_words=("--headless",),
+    spans_since="0.12.0",
 )

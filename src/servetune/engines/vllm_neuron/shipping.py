@@ -1,7 +1,6 @@
-"""Deployment of vLLM on AWS Neuron in the Neuron containers.
+"""Deployment of vLLM on AWS Neuron in the Neuron containers, on Trainium2 and Trainium3.
 
 A tag names the plugin's version, Python, the Neuron SDK and Ubuntu, so each is listed here.
-Ranks are logical NeuronCores, of which a Trainium2 or Trainium3 chip has four.
 
 Sources: "PyTorch via Deep Learning Container" of the Neuron documentation 2.33; Dockerfiles of
 aws-neuron/deep-learning-containers, whose entry point starts its words (November 2026).
@@ -12,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from servetune.engines.shipping import Accelerators, Shipping
+from servetune.engines.shipping import Build, Shipping
 from servetune.engines.vllm.shipping import SHIPPING as VLLM
 from servetune.plan.plan import Plan
 
@@ -34,16 +33,16 @@ def _fill(plan: Plan, _concurrency: int, version: str) -> tuple[Plan, list[str]]
 
 
 SHIPPING = Shipping(
-    image="public.ecr.aws/neuron/pytorch-inference-vllm-neuronx",
-    tag=lambda version: _TAGS.get(version, _TAGS[_NEWEST]),
+    builds=(
+        Build(
+            kind="neuron",
+            repository="public.ecr.aws/neuron/pytorch-inference-vllm-neuronx",
+            tag=lambda version: _TAGS.get(version, _TAGS[_NEWEST]),
+            architectures=("neuroncore-v3", "neuroncore-v4"),
+        ),
+    ),
     usual_version=_NEWEST,
     in_flight=VLLM.in_flight,
     api_key_variable=VLLM.api_key_variable,
-    accelerators=Accelerators(
-        resource="aws.amazon.com/neuron",
-        node="/dev/neuron{index}",
-        variable="NEURON_RT_VISIBLE_CORES",
-        ranks=4,
-    ),
     fill=_fill,
 )

@@ -26,6 +26,7 @@ from servetune.engines import DEFAULT_ENGINE, engine, step_law_facts
 from servetune.engines.behaviour import FilterCost
 from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape
+from servetune.perf.copies import host_fraction
 from servetune.perf.roofline.coefficients import Coefficients, changed, value_at
 from servetune.perf.roofline.tables import architecture_of, table_for, tabled, under_power
 from servetune.plan.plan import Plan
@@ -117,8 +118,24 @@ def coefficients_for(
 
 
 def plan_coefficients(device: Device, plan: Plan) -> Coefficients:
-    """The coefficients of a device under a plan's engine and its release."""
-    return coefficients_for(device, plan.engine, plan.engine_version or "")
+    """The coefficients of a device under a plan's engine and its release, with its copies beside.
+
+    Copies on one machine wait for what they share, so each of their steps is longer by as much.
+    """
+    plain = coefficients_for(device, plan.engine, plan.engine_version or "")
+    return plain if plan.replicas == 1 else _among(plain, plan.replicas)
+
+
+#: Coefficients that make up a step: each is longer where copies share a host.
+_STEP = ("host.step_s", "host.rank_s", "host.sequence_s", "host.prompt_s",
+         "host.draft_sequence_s", "device_factor")  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1024)
+def _among(plain: Coefficients, copies: int) -> Coefficients:
+    """Coefficients of one of several copies on a machine."""
+    longer = 1 / host_fraction(copies)
+    return changed(plain, {name: longer * value_at(plain, name) for name in _STEP})
 
 
 def run_coefficients(

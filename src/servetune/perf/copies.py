@@ -1,0 +1,29 @@
+"""Copies on one machine: how much less they do than as many machines with one copy each.
+
+They share the host's cores and memory, the way to its devices, and the router before them, so that
+N copies do less than N times one. The share is that of a resource which all must take in turn for a
+small part of their time: `1 / (1 + CONTENTION * (N - 1))`, as in the universal scalability law.
+"""
+
+from __future__ import annotations
+
+CONTENTION = 0.0035
+"""Part of a copy's time in which others wait for what is shared.
+
+From the public study of several replicas (2024): eight copies of Llama 2 13B under TGI on
+ml.p4d.24xlarge served 24.2 to 26.7 requests a second at 100 to 500 users, 0.90 to 1.00 and at the
+median 0.976 of eight times what one copy is predicted to serve (prompts of 1,000 tokens, answers
+of 50; `tests/perf/test_copies.py`). The JumpStart study (2024) states the direction: N replicas on
+one instance do less than N times one. Both are of eight GPUs; a machine of your own may differ,
+and `deploy study` takes what a sweep measured on a full machine instead.
+"""
+
+
+def host_fraction(copies: int) -> float:
+    """Throughput of so many copies on one machine over that of as many alone; 1 for one.
+
+    Example:
+        >>> host_fraction(1), round(host_fraction(8), 3)
+        (1.0, 0.976)
+    """
+    return 1 / (1 + CONTENTION * (copies - 1))

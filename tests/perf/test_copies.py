@@ -1,0 +1,63 @@
+"""Copies on one machine against as many alone, and the published runs that the law rests on."""
+
+from statistics import median
+
+import pytest
+from msgspec import structs
+
+from servetune.hardware import node
+from servetune.models import load_shape
+from servetune.perf import performance_at, simulate
+from servetune.perf.copies import host_fraction
+from servetune.plan import Plan
+from servetune.workload import LengthLaws, Workload
+
+#: Users to requests per second of eight copies of Llama 2 13B on ml.p4d.24xlarge (2024).
+EIGHT_COPIES = {
+    100: 24.741461, 150: 26.316863, 200: 26.720773, 250: 25.82929, 300: 25.662124,
+    350: 26.713271, 400: 24.161486, 450: 26.138126, 500: 26.170628,
+}  # fmt: skip
+
+
+def test_copies_on_one_machine_do_less_than_as_many_alone_and_more_than_one_copy_fewer() -> None:
+    assert host_fraction(1) == 1
+    for copies in range(2, 65):
+        assert host_fraction(copies) < 1
+        assert copies * host_fraction(copies) > (copies - 1) * host_fraction(copies - 1)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi"])
+def test_the_estimate_and_the_simulator_count_what_copies_cost_each_other(engine: str) -> None:
+    """N copies do less than N times one, by about what the law says, and never exactly N."""
+    shape = load_shape("meta-llama/Llama-2-13b-hf", catalogue_first=True)
+    load = Workload.of(LengthLaws.fixed(500, 50), request_count=64)
+    plan = Plan(model="m", engine=engine, max_num_seqs=16, max_model_len=2048)
+    four = structs.replace(plan, replicas=4)
+    machine = node(gpu="A100-80GB", count=4)
+    one_per_s = performance_at(shape, machine, plan, load, 8).output_tokens_per_s
+    four_per_s = performance_at(shape, machine, four, load, 32).output_tokens_per_s
+    assert four_per_s < 4 * one_per_s
+    assert four_per_s == pytest.approx(4 * one_per_s * host_fraction(4), rel=0.004)
+    served_per_s = []
+    for each in (plan, four):
+        copies = each.replicas
+        asked = Workload.of(
+            LengthLaws.fixed(500, 50), request_count=64 * copies, concurrency=8 * copies
+        )
+        served_per_s.append(64 * copies / simulate(each, shape, machine, asked).duration_s)
+    assert served_per_s[1] < 4 * served_per_s[0]
+    assert served_per_s[1] == pytest.approx(4 * served_per_s[0] * host_fraction(4), rel=0.03)
+
+
+def test_eight_copies_do_what_the_published_ones_did() -> None:
+    shape = load_shape("meta-llama/Llama-2-13b-hf", catalogue_first=True)
+    load = Workload.of(LengthLaws.fixed(1000, 50), request_count=10)
+    alone = node(gpu="A100-40GB", count=1)
+    shares = []
+    for users, served_per_s in EIGHT_COPIES.items():
+        each = round(users / 8)
+        plan = Plan(model="m", engine="tgi", max_num_seqs=each, max_model_len=2048)
+        one_per_s = performance_at(shape, alone, plan, load, each).output_tokens_per_s / 50
+        shares.append(served_per_s / 8 / one_per_s)
+    assert host_fraction(8) == pytest.approx(median(shares), abs=0.01)
+    assert min(shares) < host_fraction(8) < max(shares) <= 1
