@@ -7,6 +7,7 @@ from servetune.deploy import Evidence, render_sagemaker
 from servetune.deploy.cost import cost_of, token_cost
 from servetune.deploy.hosting import Hosting, Scaling
 from servetune.hardware import Price
+from servetune.perf.copies import host_fraction
 
 PRICE = Price(usd_per_hour=5.752, region="us-east-1", source="AWS Price List", date="2026-09-27")
 PLAN = "arn:aws:sagemaker:us-east-1:123456789012:training-plan/plan"
@@ -25,20 +26,22 @@ def per_million(hosting: Hosting, evidence: Evidence = ONE) -> float:
 
 
 def test_a_million_tokens_cost_what_all_copies_on_all_instances_make_of_it() -> None:
-    """Two copies on each of two instances serve four times as much for twice the money."""
-    assert per_million(components(copies=1)) == pytest.approx(1.39, abs=0.005)
+    """Two copies on each of two instances serve almost four times as much for twice the money."""
+    assert per_million(components(copies=1)) == pytest.approx(1.3894, abs=1e-4)
     four = components(copies=4, instance_count=2)
-    assert per_million(four) == pytest.approx(0.69, abs=0.006)
+    assert per_million(four) == pytest.approx(1.3894 / 2 / host_fraction(2), abs=1e-4)
     found = token_cost(four, PRICE, ONE)
     assert found is not None
     assert found.load == "4 copies on 2 instances"
     text = render_sagemaker(endpoint(four, evidence=ONE)).text("README.md")
-    assert "a million output tokens cost $0.69 (4 copies on 2 instances)" in text
+    assert "a million output tokens cost $0.70 (4 copies on 2 instances)" in text
 
 
 def test_copies_of_the_trial_share_its_throughput() -> None:
     of_four = Evidence(results={"output_throughput": 4600.0}, copies=4)
-    assert per_million(components(copies=2), of_four) == pytest.approx(per_million(components()))
+    two, four = components(copies=2), components(copies=4)
+    assert per_million(four, of_four) == pytest.approx(5.752 / 3600 / 4600 * 1e6)
+    assert per_million(two, of_four) < 2 * per_million(four, of_four)
     assert per_million(Hosting(instance_types=(G6,), instance_count=3)) == pytest.approx(
         1.39, abs=0.005
     )
@@ -47,7 +50,8 @@ def test_copies_of_the_trial_share_its_throughput() -> None:
 def test_scaling_costs_what_its_load_costs() -> None:
     scaled = components(copies=2, scaling=Scaling(minimum=1, maximum=8, requests_per_copy=40))
     # 775 tokens a second of each of two copies, half way from 16 to 64 in flight.
-    assert per_million(scaled) == pytest.approx(5.752 / 3600 / (2 * 775) * 1e6)
+    shared = host_fraction(2)
+    assert per_million(scaled) == pytest.approx(5.752 / 3600 / (2 * 775 * shared) * 1e6)
     single = Hosting(
         instance_types=(G6,), scaling=Scaling(minimum=1, maximum=8, requests_per_copy=200)
     )

@@ -10,6 +10,7 @@ import msgspec
 from servetune.deploy.evidence import Evidence
 from servetune.deploy.hosting import Hosting
 from servetune.hardware.device import Price
+from servetune.perf.copies import host_fraction
 from servetune.units import format_usd
 
 
@@ -109,7 +110,7 @@ def token_cost(
     """Cost of a million output tokens of the whole endpoint.
 
     Copies are taken to serve as fast as the trial's, whose throughput is shared among the copies
-    that it had. With autoscaling it is the cost at the load that the policy holds: as many
+    that it had, but for what copies on one machine cost each other (`perf.copies`). With autoscaling it is the cost at the load that the policy holds: as many
     requests in flight per copy as its target, with every instance full of copies.
 
     Returns:
@@ -120,23 +121,31 @@ def token_cost(
         return None
     if not isinstance(per_s, int | float) or not math.isfinite(per_s) or per_s <= 0:
         return None
-    one = "copy" if hosting.copies is not None else "instance"
+    copies = hosting.copies is not None
+    one = "copy" if copies else "instance"
     if hosting.scaling is not None:
         held = evidence.throughput_at(hosting.scaling.requests_per_copy)
         if held is None:
             return None
-        per_instance_s = held * (hosting.copies_per_instance if hosting.copies is not None else 1)
+        per_instance_s = held * (_alone(hosting.copies_per_instance, evidence) if copies else 1)
         load = (
             f"{hosting.scaling.requests_per_copy:g} requests in flight per {one}, as scaling holds"
         )
     elif hosting.copies is not None:
-        per_instance_s = per_s / evidence.copies * hosting.copies / hosting.instance_count
+        per_instance = hosting.copies / hosting.instance_count
+        per_instance_s = per_s / evidence.copies * _alone(per_instance, evidence)
         load = (
             f"{_counted(hosting.copies, 'copy')} on {_counted(hosting.instance_count, 'instance')}"
         )
     else:
         per_instance_s, load = per_s, _counted(hosting.instance_count, "instance")
     return TokenCost(usd_per_million=price.usd_per_hour / 3600 / per_instance_s * 1e6, load=load)
+
+
+def _alone(per_instance: float, evidence: Evidence) -> float:
+    """Copies alone that serve as much as so many on one instance, by those of the trial."""
+    shared = host_fraction(max(1.0, per_instance)) / host_fraction(evidence.copies)
+    return per_instance * shared
 
 
 def _counted(count: int, noun: str) -> str:

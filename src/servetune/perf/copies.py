@@ -19,8 +19,10 @@ and `deploy study` takes what a sweep measured on a full machine instead.
 """
 
 
-def host_fraction(copies: int) -> float:
+def host_fraction(copies: float) -> float:
     """Throughput of so many copies on one machine over that of as many alone; 1 for one.
+
+    Where several machines share copies unevenly it is of the mean.
 
     Example:
         >>> host_fraction(1), round(host_fraction(8), 3)
