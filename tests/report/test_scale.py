@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib import import_module
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from servetune.api.light import Lightener
 from servetune.api.shared_options import GoalOptions
 from servetune.api.trials import pick_from
 from servetune.metrics import parse_constraints
-from servetune.report import dashboard_html, figures, picks, selection, summary_json, summary_pieces
+from servetune.report import dashboard_html, picks, selection, summary_json, summary_pieces
 from servetune.store import Journal
 
 LIMITS = parse_constraints("e2e_latency:p99<=60s;request_throughput>=5")
@@ -35,7 +36,7 @@ def data_of(page):
 
 @pytest.fixture
 def small_pages(monkeypatch):
-    monkeypatch.setattr(figures, "MOST_TRIALS", 40)
+    monkeypatch.setattr(import_module("servetune.report.page_data"), "MOST_TRIALS", 40)
 
 
 def test_a_page_stays_below_ten_megabytes_and_says_what_it_leaves_out():

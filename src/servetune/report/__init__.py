@@ -8,9 +8,9 @@ from servetune.report.comparison import (
     pairs_within,
     quantity_errors,
 )
-from servetune.report.dashboard import dashboard_html, timeline_in
-from servetune.report.figures import page_data, timeline_of
+from servetune.report.dashboard import dashboard_html, page_json, timeline_in
 from servetune.report.levels import levels_table
+from servetune.report.page_data import Live, LiveStatus, PageData, page_data
 from servetune.report.prices import price_lines
 from servetune.report.ranking import (
     candidates_of,
@@ -51,11 +51,15 @@ from servetune.report.tables import (
     recommendation_text,
     simulated_notice,
 )
+from servetune.report.timeline import timeline_of
 
 __all__ = [
     "BandPoint",
     "Curve",
     "Dot",
+    "Live",
+    "LiveStatus",
+    "PageData",
     "PredictionPair",
     "ReplicaRow",
     "Roof",
@@ -74,6 +78,7 @@ __all__ = [
     "levels_table",
     "median_errors",
     "page_data",
+    "page_json",
     "pairs_between",
     "pairs_table",
     "pairs_within",

@@ -20,7 +20,7 @@ import msgspec
 
 from servetune.json_value import JsonObject
 from servetune.metrics import Constraint
-from servetune.report.figures import page_data
+from servetune.report.page_data import Live, PageData, page_data
 from servetune.report.quantities import QUANTITIES, quantity_value, shown
 from servetune.report.ranking import (
     any_failed,
@@ -63,6 +63,7 @@ def dashboard_html(
     timeline: JsonObject | None = None,
     chosen: Mapping[str, Recommendation] | None = None,
     search: SearchSummary | None = None,
+    live: Live | None = None,
 ) -> str:
     """Dashboard as HTML; equal arguments give equal pages.
 
@@ -74,6 +75,7 @@ def dashboard_html(
         timeline: Request timeline of a single trial, from `timeline_of`.
         chosen: Picks of the run, where they have been made.
         search: What the search of the run did, where there was one.
+        live: Addresses of the server of a page that follows a run; such a page may ask its server.
     """
     chosen = picks(records, constraints) if chosen is None else chosen
     data = page_data(
@@ -84,8 +86,9 @@ def dashboard_html(
         timeline=timeline,
         chosen=chosen,
         search=search,
+        live=live,
     )
-    keys = {trial["key"] for trial in data["trials"]}
+    keys = {trial.key for trial in data.trials}
     style, script = _text("dashboard.css"), _script()
     return _joined(
         _text("dashboard.html"),
@@ -96,7 +99,7 @@ def dashboard_html(
             "static": static_html(
                 records, constraints, title=title, keys=keys, chosen=chosen, search=search
             ),
-            "data": _embedded(data),
+            "data": _embedded(page_json(data)),
             "script": script,
         },
     )
@@ -130,11 +133,14 @@ def timeline_in(page: str) -> JsonObject | None:
     return timeline if isinstance(timeline, dict) else None
 
 
-def _embedded(data: object) -> str:
-    """JSON with `<`, `>` and `&` escaped, so that it cannot end its script element, and with
-    control characters that the page shows as text.
-    """
-    text = msgspec.json.encode(_visible(data)).decode()
+def page_json(data: PageData) -> bytes:
+    """Data of a page as JSON, with control characters that the page shows as text."""
+    return msgspec.json.encode(_visible(msgspec.to_builtins(data)))
+
+
+def _embedded(data: bytes) -> str:
+    """JSON with `<`, `>` and `&` escaped, so that it cannot end its script element."""
+    text = data.decode()
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

@@ -1,0 +1,227 @@
+/* Types of the page's data. Written by tools/page_types.py out of the structs in
+   src/servetune/report/; change those and run `make page`. */
+
+export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
+
+/** Failed requests as texts; `mark` where they are more than a pick tolerates. */
+export interface FailedRequestCount {
+  fraction: string;
+  sentence: string;
+  mark: string | null;
+}
+
+/** Data of further figures, each made by a module of its own; `None` where there is none. */
+export type Figures = Record<string, never>;
+
+/** Facts common to all trials, for the top of the page; `None` where unknown. */
+export interface Header {
+  model: string | null;
+  machine: string | null;
+  instance: string | null;
+  price: string | null;
+  price_source: string | null;
+  engine: string | null;
+  workload: string | null;
+  date: string | null;
+  simulated: boolean | string;
+  simulated_speed: number | null;
+  accuracy: string | null;
+  simulated_count: number;
+  failed_count: number;
+  trial_count: number;
+}
+
+/** Addresses of a page that follows a run: server-sent events, and where to POST controls. */
+export interface Live {
+  events: string;
+  control: string;
+}
+
+/** Running trial and run, of an event named `status`; `None` where not known. */
+export interface LiveStatus {
+  label?: string | null;
+  stage?: string | null;
+  throughput?: number | null;
+  errors?: number | null;
+  elapsed?: number | null;
+  best?: string | null;
+  regret?: number | null;
+  time_left?: number | null;
+  done?: number | null;
+  of?: number | null;
+  state?: string | null;
+}
+
+/** Objective of a choice: one metric of a trial and its direction. */
+export interface Objective {
+  name: string;
+  metric: string;
+  statistic: string;
+  maximize: boolean;
+  title: string;
+}
+
+/** Limit that is enabled when the page opens, in ms for latencies. */
+export interface PageConstraint {
+  metric: string;
+  statistic: string;
+  op: string;
+  value: number;
+  label: string;
+}
+
+/** Data of the whole page. */
+export interface PageData {
+  schema: number;
+  servetune: string;
+  title: string;
+  header: Header;
+  quantities: PageQuantity[];
+  statistics: string[];
+  objectives: PageObjective[];
+  ladder: boolean;
+  constraints: PageConstraint[];
+  tolerated_error_rate: number;
+  settings: PageSetting[];
+  load: string | null;
+  trials: PageTrial[];
+  picks: Record<string, PagePick>;
+  pareto: string[];
+  search: PageSearch | null;
+  pairs: PagePair[];
+  timeline: Timeline | null;
+  references: PageReference[];
+  figures: Figures;
+  live?: Live | null;
+}
+
+/** How sure the search's pick is, in the words of the command line. */
+export interface PageDoubt {
+  key: string;
+  label: string;
+  objective: string;
+  settled: boolean;
+  verdict: string;
+  open: string[];
+}
+
+/** Objective of a pick, the first of several; `objectives` has all where there are several. */
+export interface PageObjective {
+  name: string;
+  heading: string;
+  metric: string;
+  statistic: string;
+  maximize: boolean;
+  title: string;
+  objectives?: Objective[];
+}
+
+/** Predicted and measured values of one configuration. */
+export interface PagePair {
+  own: boolean;
+  label: string;
+  key: string;
+  gaps: QuantityError[];
+}
+
+/** Pick of the command line under the limits of the run, with its reasons and ties. */
+export interface PagePick {
+  key: string | null;
+  label: string | null;
+  feasible: boolean;
+  reasons: string[];
+  ties: string[];
+}
+
+/** Quantity of a trial: names, unit and direction; see `quantities.Quantity`. */
+export interface PageQuantity {
+  name: string;
+  title: string;
+  short: string;
+  unit: string;
+  maximize: boolean;
+  has_statistics: boolean;
+}
+
+/** Record of another run, shown for comparison. */
+export interface PageReference {
+  label: string;
+  results: Record<string, Json>;
+  failed_requests: FailedRequestCount | null;
+  devices: number | null;
+  simulated: boolean;
+}
+
+/** What the search did, as lines, and the doubt about its pick. */
+export interface PageSearch {
+  lines: string[];
+  doubt: PageDoubt | null;
+}
+
+/** Setting that differs between trials; `side` is `server` or `client`. */
+export interface PageSetting {
+  name: string;
+  short: string;
+  side: string;
+}
+
+/** Trial as the page shows it. */
+export interface PageTrial {
+  id: number;
+  key: string;
+  label: string;
+  series: string;
+  server: Record<string, Json>;
+  client: Record<string, Json>;
+  status: string;
+  simulated: boolean;
+  devices: number | null;
+  load: number | null;
+  results: Record<string, Json>;
+  failed_requests: FailedRequestCount | null;
+  predicted: Record<string, Json> | null;
+  interval: Record<string, Json> | null;
+  cmd: string;
+  metadata: Record<string, Json>;
+  provenance: Record<string, Json>;
+  server_log: string | null;
+  failure: TrialFailure | null;
+  suggestions: string[];
+  miscounted: string | null;
+}
+
+/** Prediction error of one quantity. */
+export interface QuantityError {
+  quantity: string;
+  statistic: string;
+  predicted: number | null;
+  measured: number | null;
+  error_fraction: number | null;
+  low?: number | null;
+  high?: number | null;
+  inside?: boolean | null;
+}
+
+/** Request timeline of a single trial; `seen_by_client` where its admissions are send times. */
+export interface Timeline {
+  duration_s: number;
+  total: number;
+  seen_by_client: boolean;
+  bars: ([number, number, number | null, number | null, number, number | null, number | null, boolean])[];
+  curves: TimelineCurves;
+  kv: [number, number][];
+}
+
+/** Mean numbers of requests over bins of equal width. */
+export interface TimelineCurves {
+  width_s: number;
+  running: number[];
+  waiting: number[];
+}
+
+/** Reason for which a trial failed, and the end of its server's log. */
+export interface TrialFailure {
+  kind: string;
+  reason: string;
+  log_tail: string;
+}
