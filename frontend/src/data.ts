@@ -10,8 +10,13 @@ export interface FailedRequestCount {
   mark: string | null;
 }
 
-/** Data of further figures, each made by a module of its own; `None` where there is none. */
-export type Figures = Record<string, never>;
+/** Data of further figures, each made by a module of its own; empty where there is nothing. */
+export interface Figures {
+  importance?: MetricImportance[];
+  progress?: Progress[];
+  machines?: MachineCost[];
+  differences?: RunDifference[];
+}
 
 /** Facts common to all trials, for the top of the page; `None` where unknown. */
 export interface Header {
@@ -28,6 +33,13 @@ export interface Header {
   accuracy: string | null;
   simulated_count: number;
   failed_count: number;
+  trial_count: number;
+}
+
+/** Metric under one value of a setting, the other settings' effects taken out. */
+export interface LevelEffect {
+  value: string;
+  factor: number;
   trial_count: number;
 }
 
@@ -50,6 +62,34 @@ export interface LiveStatus {
   done?: number | null;
   of?: number | null;
   state?: string | null;
+}
+
+/** Cheapest way to serve the workload on one machine. */
+export interface MachineCost {
+  machine: string;
+  label: string;
+  cost: number | null;
+  low?: number | null;
+  high?: number | null;
+  usd_per_hour?: number | null;
+  price_source?: string;
+  copies?: number | null;
+  output_tokens_per_s?: number | null;
+  holds?: boolean;
+  missed?: string;
+  key?: string;
+  predicted?: boolean;
+}
+
+/** Importance of every varied setting for one metric. */
+export interface MetricImportance {
+  metric: string;
+  statistic: string;
+  trial_count: number;
+  settings?: SettingImportance[];
+  unexplained_fraction?: number;
+  with_pairs?: boolean;
+  reason?: string;
 }
 
 /** Objective of a choice: one metric of a trial and its direction. */
@@ -190,6 +230,30 @@ export interface PageTrial {
   miscounted: string | null;
 }
 
+/** Progress of a run in one objective. */
+export interface Progress {
+  objective: string;
+  steps: ProgressStep[];
+  trial_count: number;
+  best: number | null;
+  predicted?: number | null;
+  predicted_low?: number | null;
+  predicted_high?: number | null;
+  reason?: string;
+}
+
+/** State of a run when one of its trials had ended. */
+export interface ProgressStep {
+  number: number;
+  key: string;
+  label: string;
+  started_s: number | null;
+  value: number | null;
+  counts: boolean;
+  best: number | null;
+  regret_fraction: number | null;
+}
+
 /** Prediction error of one quantity. */
 export interface QuantityError {
   quantity: string;
@@ -200,6 +264,33 @@ export interface QuantityError {
   low?: number | null;
   high?: number | null;
   inside?: boolean | null;
+}
+
+/** One metric of one configuration in two runs. */
+export interface RunDifference {
+  key: string;
+  label: string;
+  quantity: string;
+  statistic: string;
+  here: number;
+  here_ends: [number | null, number | null];
+  there: number;
+  there_ends: [number | null, number | null];
+  change_fraction: number;
+  change_low: number | null;
+  change_high: number | null;
+  told_apart: boolean | null;
+}
+
+/** Importance of one setting for one metric. */
+export interface SettingImportance {
+  name: string;
+  short: string;
+  side: "client" | "server";
+  share_fraction: number;
+  change_fraction: number;
+  standing: "inseparable" | "matters" | "nothing" | "unclear";
+  levels?: LevelEffect[];
 }
 
 /** Request timeline of a single trial; `seen_by_client` where its admissions are send times. */

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 import report_records as factory
@@ -75,3 +77,21 @@ def test_trials_that_failed_or_lost_requests_are_never_the_best():
     failed = [record for record in records if record.status == "failed"]
     assert progress_of(failed, (), THROUGHPUT)["throughput"].reason.startswith("every trial failed")
     assert progress_of([], (), THROUGHPUT)["throughput"].reason == "no trial has ended"
+
+
+def test_a_long_run_keeps_its_improvements_and_an_even_sample():
+    rates = [100 - abs(2500 - number) / 100 for number in range(5000)]
+    records = [
+        msgspec.structs.replace(
+            factory.record(), key=str(number), results={"output_throughput": rate}
+        )
+        for number, rate in enumerate(rates)
+    ]
+    found = progress_of(records[2490:], (), THROUGHPUT)["throughput"]
+    assert found.trial_count == 2510
+    assert found.best == 100
+    assert len(found.steps) < 520
+    numbers = [step.number for step in found.steps]
+    assert numbers[:11] == list(range(1, 12))  # each better than the one before
+    assert numbers[-1] == 2510
+    assert max(b - a for a, b in pairwise(numbers)) <= 6

@@ -54,3 +54,6 @@ def test_configurations_of_one_run_alone_have_no_difference():
         msgspec.structs.replace(r, metadata={**r.metadata, "gpu_type": "H100"}) for r in there
     ]
     assert run_differences(here, other_gpu) == ()
+    predicted = [msgspec.structs.replace(record, simulated=True) for record in there]
+    assert run_differences(predicted, there) == ()
+    assert run_differences(predicted, predicted)

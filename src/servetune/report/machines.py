@@ -54,7 +54,8 @@ def machine_costs(
 ) -> tuple[MachineCost, ...]:
     """Cheapest trial of each machine, those within the limits first.
 
-    A machine whose trials have no cost is left out. A trial is within the limits where it holds every one and its requests succeeded.
+    A machine whose trials have no cost is left out. A trial is within the limits where it holds
+    every one and its requests succeeded.
     """
     names = varying(records)
     by_machine: dict[str, list[MachineCost]] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -23,6 +23,9 @@ from servetune.report.comparison import (
     pairs_within,
     quantity_errors,
 )
+from servetune.report.importance import MetricImportance, all_importances
+from servetune.report.machines import MachineCost, machine_costs
+from servetune.report.progress import Progress, progress_of
 from servetune.report.quantities import QUANTITIES, STATISTICS
 from servetune.report.ranking import (
     SweptSettings,
@@ -36,6 +39,7 @@ from servetune.report.ranking import (
     short_name,
     varying,
 )
+from servetune.report.run_differences import RunDifference, run_differences
 from servetune.report.selection import MOST_BYTES, MOST_TRIALS, in_order_of_interest
 from servetune.report.suggestions import LOAD_SETTINGS, Evidence, load_of
 from servetune.report.summary import simulated_accuracy, simulated_share, simulated_speed
@@ -56,6 +60,8 @@ _DIGITS = 6
 #: Longest text and list on the page; longer ones are cut, as the journal has them.
 _LONGEST_TEXT = 6000
 _LONGEST_LIST = 40
+#: Most differences to another run, nine of each configuration.
+_DIFFERENCES = 1800
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -265,7 +271,19 @@ class LiveStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Data of further figures, each made by a module of its own; `None` where there is none."""
+    """Data of further figures, each made by a module of its own; empty where there is nothing.
+
+    Attributes:
+        importance: Importance of the swept settings, by metric and statistic.
+        progress: Progress of the run in each objective, by the name of its pick.
+        machines: Cost on each machine, where there are several.
+        differences: Differences to the run that is shown for comparison.
+    """
+
+    importance: list[MetricImportance] = []
+    progress: list[Progress] = []
+    machines: list[MachineCost] = []
+    differences: list[RunDifference] = []
 
 
 class PageData(msgspec.Struct, frozen=True, kw_only=True):
@@ -367,9 +385,44 @@ def page_data(
         pairs=pairs,
         timeline=msgspec.convert(timeline, Timeline) if timeline else None,
         references=[_reference(record) for record in comparison or () if record.status == "ok"],
-        figures=Figures(),
+        figures=_figures(records, on_page, constraints, comparison or (), chosen, names),
         live=live,
     )
+
+
+def _figures(
+    records: Sequence[TrialRecord],
+    on_page: Sequence[TrialRecord],
+    constraints: tuple[Constraint, ...],
+    comparison: Sequence[TrialRecord],
+    chosen: Mapping[str, Recommendation],
+    names: SweptSettings,
+) -> Figures:
+    """Figures of all trials, but the differences to another run, which are of those on the page."""
+    objectives = {name: pick.objectives[0] for name, pick in chosen.items()}
+    machines = machine_costs([*records, *comparison], constraints)
+    return Figures(
+        importance=[short(each) for each in all_importances(records, names)],
+        progress=[short(each) for each in progress_of(records, constraints, objectives).values()],
+        machines=[short(each) for each in machines] if len(machines) > 1 else [],
+        differences=[short(each) for each in run_differences(on_page, comparison)[:_DIFFERENCES]],
+    )
+
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+
+def short(value: _Struct) -> _Struct:
+    """The same with its numbers rounded to what a chart shows."""
+
+    def rounded(part: Any) -> Any:
+        if isinstance(part, float):
+            return _rounded(part)
+        if isinstance(part, dict):
+            return {name: rounded(each) for name, each in part.items()}
+        return [rounded(each) for each in part] if isinstance(part, list | tuple) else part
+
+    return msgspec.convert(rounded(msgspec.to_builtins(value)), type(value))
 
 
 def _those_that_fit(

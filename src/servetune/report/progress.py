@@ -1,7 +1,11 @@
-"""Progress of a run: the best trial and the regret after each trial, in the order of running."""
+"""Progress of a run: the best trial and the regret after each trial, in the order of running.
+
+Of a long run the trials that improved on the best are kept, and an even sample of the others.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
@@ -13,11 +17,15 @@ from servetune.report.ranking import label_of, miscounted, results_of, varying
 from servetune.search import Objective, exceeds_error_tolerance
 from servetune.store.schema import TrialRecord
 
+#: Most steps of a run.
+MOST_STEPS = 500
+
 
 class ProgressStep(msgspec.Struct, frozen=True, kw_only=True):
     """State of a run when one of its trials had ended.
 
     Attributes:
+        number: Place of the trial in the order of running, from 1.
         key: Key of the trial.
         label: Settings of the trial that differ.
         started_s: Start of the trial in seconds since the first one's; `None` where not recorded.
@@ -27,6 +35,7 @@ class ProgressStep(msgspec.Struct, frozen=True, kw_only=True):
         regret_fraction: Share by which the run's best exceeds the best so far, as a ratio less 1.
     """
 
+    number: int
     key: str
     label: str
     started_s: float | None
@@ -42,6 +51,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         objective: Name of the objective.
         steps: One for each trial, in the order of running.
+        trial_count: Trials of the run.
         best: Best value of the run; `None` where no trial counts.
         predicted: Best value that was predicted of the run's trials that are predicted to hold
             every limit; `None` without predictions.
@@ -52,6 +62,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     objective: str
     steps: tuple[ProgressStep, ...]
+    trial_count: int
     best: float | None
     predicted: float | None = None
     predicted_low: float | None = None
@@ -93,12 +104,13 @@ def progress_of(
         best_of_run = _best(objective, known)
         best: float | None = None
         steps = []
-        for place in order:
+        for number, place in enumerate(order, start=1):
             value = values[place]
             if counting[place] and value is not None:
                 best = _best(objective, [value] if best is None else [best, value])
             steps.append(
                 ProgressStep(
+                    number=number,
                     key=records[place].key,
                     label=labels[place],
                     started_s=started_s[place],
@@ -111,7 +123,8 @@ def progress_of(
         predicted, low, high = _predicted(records, constraints, objective)
         return Progress(
             objective=name,
-            steps=tuple(steps),
+            steps=_thinned(steps),
+            trial_count=len(steps),
             best=best_of_run,
             predicted=predicted,
             predicted_low=low,
@@ -120,6 +133,17 @@ def progress_of(
         )
 
     return {name: progress(name, objective) for name, objective in objectives.items()}
+
+
+def _thinned(steps: Sequence[ProgressStep]) -> tuple[ProgressStep, ...]:
+    """Steps that improve on the best, and an even sample of the others, the last one among them."""
+    every = math.ceil(len(steps) / MOST_STEPS) or 1
+    return tuple(
+        step
+        for place, step in enumerate(steps)
+        if (len(steps) - 1 - place) % every == 0
+        or step.best != (steps[place - 1].best if place else None)
+    )
 
 
 def _may_be_picked(results: ResultFields, constraints: tuple[Constraint, ...]) -> bool:

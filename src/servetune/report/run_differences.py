@@ -56,8 +56,18 @@ class RunDifference(msgspec.Struct, frozen=True, kw_only=True):
 def run_differences(
     here: Sequence[TrialRecord], there: Sequence[TrialRecord]
 ) -> tuple[RunDifference, ...]:
-    """Differences in every metric of `comparison.COMPARED`, for the configurations of both runs."""
-    pairs = pairs_between(here, there)
+    """Differences in every metric of `comparison.COMPARED`, for the configurations of both runs.
+
+    Measured trials are compared with measured ones and simulated with simulated ones; a prediction
+    and its measurement are a pair of `comparison`.
+    """
+    pairs = [
+        pair
+        for simulated in (False, True)
+        for pair in pairs_between(
+            *([record for record in run if record.simulated == simulated] for run in (here, there))
+        )
+    ]
     return tuple(difference for pair in pairs for difference in _differences(pair))
 
 
