@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from servetune.report import LiveStatus, PageData
+from servetune.report import PageData
 
 TARGET = Path(__file__).parents[1] / "frontend" / "src" / "data.ts"
 
@@ -33,7 +33,7 @@ _PLAIN = {
 
 def typescript() -> str:
     """Source of `data.ts`: one interface for each struct, by name."""
-    _, parts = msgspec.json.schema_components([PageData, LiveStatus], ref_template="#/$defs/{name}")
+    _, parts = msgspec.json.schema_components([PageData], ref_template="#/$defs/{name}")
     return "\n".join([_HEAD, *(_interface(name, parts[name]) for name in sorted(parts))])
 
 

@@ -3,6 +3,31 @@
 
 export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
 
+/** Value at one concurrency, with the interval of its prediction. */
+export interface BandPoint {
+  concurrency: number;
+  value: number;
+  low: number;
+  high: number;
+}
+
+/** Quantity over concurrency. */
+export interface Curve {
+  title: string;
+  unit: "ms" | "tokens/s";
+  points: BandPoint[];
+}
+
+/** Operation of one step under the roof, on one device. */
+export interface Dot {
+  name: string;
+  kind: string;
+  phase: "decode" | "prefill";
+  flops_per_byte: number;
+  flops_per_s: number;
+  share_fraction: number;
+}
+
 /** Failed requests as texts; `mark` where they are more than a pick tolerates. */
 export interface FailedRequestCount {
   fraction: string;
@@ -16,6 +41,7 @@ export interface Figures {
   progress?: Progress[];
   machines?: MachineCost[];
   differences?: RunDifference[];
+  roofline?: RooflineFigure | null;
 }
 
 /** Facts common to all trials, for the top of the page; `None` where unknown. */
@@ -47,21 +73,6 @@ export interface LevelEffect {
 export interface Live {
   events: string;
   control: string;
-}
-
-/** Running trial and run, of an event named `status`; `None` where not known. */
-export interface LiveStatus {
-  label?: string | null;
-  stage?: string | null;
-  throughput?: number | null;
-  errors?: number | null;
-  elapsed?: number | null;
-  best?: string | null;
-  regret?: number | null;
-  time_left?: number | null;
-  done?: number | null;
-  of?: number | null;
-  state?: string | null;
 }
 
 /** Cheapest way to serve the workload on one machine. */
@@ -125,6 +136,7 @@ export interface PageData {
   settings: PageSetting[];
   load: string | null;
   trials: PageTrial[];
+  repeats: PageRepeat[];
   picks: Record<string, PagePick>;
   pareto: string[];
   search: PageSearch | null;
@@ -190,6 +202,13 @@ export interface PageReference {
   failed_requests: FailedRequestCount | null;
   devices: number | null;
   simulated: boolean;
+}
+
+/** Trials that differ by their seed alone: one candidate of a pick, with the mean of their     results. */
+export interface PageRepeat {
+  label: string;
+  keys: string[];
+  results: Record<string, Json>;
 }
 
 /** What the search did, as lines, and the doubt about its pick. */
@@ -266,6 +285,26 @@ export interface QuantityError {
   inside?: boolean | null;
 }
 
+/** Compute roof of one dtype (or of several at one rate). */
+export interface Roof {
+  dtype: string;
+  flops_per_s: number;
+}
+
+/** Roofline, steps and curves of one plan on one machine. */
+export interface RooflineFigure {
+  device: string;
+  memory_bytes_per_s: number;
+  roofs: Roof[];
+  dots: Dot[];
+  bars: StepBar[];
+  curves: Curve[];
+  chosen_concurrency: number;
+  knee_concurrency: number | null;
+  dots_note: string;
+  curves_note: string;
+}
+
 /** One metric of one configuration in two runs. */
 export interface RunDifference {
   key: string;
@@ -289,8 +328,26 @@ export interface SettingImportance {
   side: "client" | "server";
   share_fraction: number;
   change_fraction: number;
+  change_high_fraction: number;
   standing: "inseparable" | "matters" | "nothing" | "unclear";
   levels?: LevelEffect[];
+}
+
+/** Step with its time, its bottleneck and its slices. */
+export interface StepBar {
+  phase: "decode" | "prefill";
+  label: string;
+  time_ms: number;
+  bound: string;
+  slices: StepSlice[];
+}
+
+/** Share of one operation in a step's time, operations without a dot included. */
+export interface StepSlice {
+  name: string;
+  kind: string;
+  share_fraction: number;
+  time_ms: number;
 }
 
 /** Request timeline of a single trial; `seen_by_client` where its admissions are send times. */

@@ -1,7 +1,6 @@
 /* Helpers of all charts: elements, axes, marks, hover and export. Text enters as text, never as
    markup, and colours are classes or CSS variables, so that a theme needs no new drawing. */
-import { scaleLinear, scaleLog } from 'd3-scale';
-import { line } from 'd3-shape';
+import { nice, ticks } from 'd3-array';
 import type { Rows, Shape, View } from './view';
 
 type Attributes = Record<string, string | number | boolean | null | undefined | ((event: never) => void)>;
@@ -78,31 +77,31 @@ export function axisOf(values: Iterable<number>, from: number, to: number, optio
   const text = (value: number) => tickText(value / unit.per);
   if (log) {
     if (!options.exact) { low /= 1.15; high *= 1.15; }
-    const scale = scaleLog([low, high], [from, to]);
-    return { at: (v) => scale(Math.max(v, 1e-12)), invert: (p) => scale.invert(p), ticks: logTicks(low, high), low, high, log, text, title, better };
+    const span = Math.log(high / low) || 1;
+    const at = (v: number) => from + (to - from) * (Math.log(Math.max(v, 1e-12) / low) / span);
+    return { at, invert: (p) => low * Math.exp(((p - from) / (to - from)) * span), ticks: logTicks(low, high), low, high, log, text, title, better };
   }
   if (!options.exact) {
     if (options.zero || (options.zero !== false && low > 0 && low < high * 0.6)) low = Math.min(0, low);
     if (low === high) { high += Math.abs(high) * 0.1 || 1; low -= Math.abs(low) * 0.1; }
     high += (high - low) * 0.02;
   }
-  const scale = scaleLinear([low / unit.per, high / unit.per], [from, to]);
-  if (!options.exact) scale.nice(count);
-  const [a, b] = scale.domain() as [number, number];
+  const [a, b] = options.exact ? [low / unit.per, high / unit.per] : nice(low / unit.per, high / unit.per, count);
+  const [first, last] = [a * unit.per, b * unit.per];
   return {
-    at: (v) => scale(v / unit.per), invert: (p) => scale.invert(p) * unit.per,
-    ticks: scale.ticks(count).map((t) => t * unit.per), low: a * unit.per, high: b * unit.per, log, text, title, better,
+    at: (v) => from + (to - from) * ((v - first) / (last - first || 1)), invert: (p) => first + ((p - from) / (to - from)) * (last - first),
+    ticks: ticks(a, b, count).map((t) => t * unit.per), low: first, high: last, log, text, title, better,
   };
 }
 
 function logTicks(low: number, high: number): number[] {
   const steps = high / low > 2000 ? [1] : high / low > 60 ? [1, 3] : high / low > 4 ? [1, 2, 5] : null;
-  if (!steps) return scaleLinear([low, high]).ticks(5);
-  const ticks: number[] = [];
+  if (!steps) return ticks(low, high, 5);
+  const made: number[] = [];
   for (let e = Math.floor(Math.log10(low)); e <= Math.log10(high); e += 1) {
-    for (const step of steps) { const tick = step * 10 ** e; if (tick >= low && tick <= high) ticks.push(tick); }
+    for (const step of steps) { const tick = step * 10 ** e; if (tick >= low && tick <= high) made.push(tick); }
   }
-  return ticks;
+  return made;
 }
 
 /** Least and greatest value; [0, 1] of none. */
@@ -160,7 +159,7 @@ export function frame(box: Box, x: Axis, y: Axis): SVGGElement {
 }
 
 /** Path through points. */
-export const pathOf = (points: readonly (readonly [number, number])[]): string => line()(points as [number, number][]) ?? '';
+export const pathOf = (points: readonly (readonly [number, number])[]): string => points.map(([px, py], i) => `${i ? 'L' : 'M'}${+px.toFixed(2)} ${+py.toFixed(2)}`).join('');
 
 /** Outline of a mark as path data, centred at a point. */
 export function shapePath(shape: Shape, x: number, y: number, size: number): string {

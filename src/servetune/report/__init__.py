@@ -8,9 +8,11 @@ from servetune.report.comparison import (
     pairs_within,
     quantity_errors,
 )
-from servetune.report.dashboard import dashboard_html, page_json, timeline_in
+from servetune.report.dashboard import dashboard_html, page_data_in, page_json, timeline_in
+from servetune.report.estimate_page import EstimateHeading, estimate_page
 from servetune.report.levels import levels_table
-from servetune.report.page_data import Live, LiveStatus, PageData, page_data
+from servetune.report.machines import MachineCost, cheapest_first
+from servetune.report.page_data import Live, PageData, page_data
 from servetune.report.prices import price_lines
 from servetune.report.ranking import (
     candidates_of,
@@ -26,12 +28,11 @@ from servetune.report.roofline import (
     BandPoint,
     Curve,
     Dot,
+    Phase,
     Roof,
     RooflineFigure,
     StepBar,
     StepSlice,
-    roofline_html,
-    roofline_svg,
 )
 from servetune.report.suggestions import suggestions
 from servetune.report.summary import (
@@ -57,9 +58,11 @@ __all__ = [
     "BandPoint",
     "Curve",
     "Dot",
+    "EstimateHeading",
     "Live",
-    "LiveStatus",
+    "MachineCost",
     "PageData",
+    "Phase",
     "PredictionPair",
     "ReplicaRow",
     "Roof",
@@ -69,15 +72,18 @@ __all__ = [
     "as_text",
     "bench_table",
     "candidates_of",
+    "cheapest_first",
     "check_constraints",
     "choice_json",
     "comparison_table",
     "console",
     "dashboard_html",
+    "estimate_page",
     "label_of",
     "levels_table",
     "median_errors",
     "page_data",
+    "page_data_in",
     "page_json",
     "pairs_between",
     "pairs_table",
@@ -92,8 +98,6 @@ __all__ = [
     "replica_rows",
     "replica_table",
     "results_of",
-    "roofline_html",
-    "roofline_svg",
     "search_in_summary",
     "simulated_notice",
     "suggestions",

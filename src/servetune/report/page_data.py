@@ -35,10 +35,12 @@ from servetune.report.ranking import (
     pareto_of,
     pick_title,
     picks,
+    runs_of_candidates,
     setting_text,
     short_name,
     varying,
 )
+from servetune.report.roofline import RooflineFigure
 from servetune.report.run_differences import RunDifference, run_differences
 from servetune.report.selection import MOST_BYTES, MOST_TRIALS, in_order_of_interest
 from servetune.report.suggestions import LOAD_SETTINGS, Evidence, load_of
@@ -57,6 +59,8 @@ from servetune.store.schema import TrialRecord
 PAGE_SCHEMA = 1
 #: Significant digits of a figure; the journal has all of them.
 _DIGITS = 6
+#: Significant digits of what only a chart shows.
+_CHART_DIGITS = 4
 #: Longest text and list on the page; longer ones are cut, as the journal has them.
 _LONGEST_TEXT = 6000
 _LONGEST_LIST = 40
@@ -171,6 +175,16 @@ class PageTrial(msgspec.Struct, frozen=True, kw_only=True):
     miscounted: str | None
 
 
+class PageRepeat(msgspec.Struct, frozen=True, kw_only=True):
+    """Trials that differ by their seed alone: one candidate of a pick, with the mean of their
+    results.
+    """
+
+    label: str
+    keys: list[str]
+    results: JsonObject
+
+
 class PageReference(msgspec.Struct, frozen=True, kw_only=True):
     """Record of another run, shown for comparison."""
 
@@ -240,36 +254,6 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     control: str
 
 
-class LiveStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Running trial and run, of an event named `status`; `None` where not known.
-
-    Attributes:
-        label: Settings of the running trial.
-        stage: What it does: starts, warms up, sends load, ...
-        throughput: Output tokens per second so far.
-        errors: Failed requests so far.
-        elapsed: Seconds since the trial began.
-        best: Value of the best trial so far, as text.
-        regret: Expected shortfall of the best trial so far, as a fraction.
-        time_left: Seconds until the run is expected to end.
-        done: Trials that ended.
-        of: Trials of the run.
-        state: `running`, `waiting`, `stopping`, `ended` or `lost`.
-    """
-
-    label: str | None = None
-    stage: str | None = None
-    throughput: float | None = None
-    errors: int | None = None
-    elapsed: float | None = None
-    best: str | None = None
-    regret: float | None = None
-    time_left: float | None = None
-    done: int | None = None
-    of: int | None = None
-    state: str | None = None
-
-
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Data of further figures, each made by a module of its own; empty where there is nothing.
 
@@ -278,12 +262,14 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         progress: Progress of the run in each objective, by the name of its pick.
         machines: Cost on each machine, where there are several.
         differences: Differences to the run that is shown for comparison.
+        roofline: Estimate of one plan on one machine.
     """
 
     importance: list[MetricImportance] = []
     progress: list[Progress] = []
     machines: list[MachineCost] = []
     differences: list[RunDifference] = []
+    roofline: RooflineFigure | None = None
 
 
 class PageData(msgspec.Struct, frozen=True, kw_only=True):
@@ -302,6 +288,7 @@ class PageData(msgspec.Struct, frozen=True, kw_only=True):
     settings: list[PageSetting]
     load: str | None
     trials: list[PageTrial]
+    repeats: list[PageRepeat]
     picks: dict[str, PagePick]
     pareto: list[str]
     search: PageSearch | None
@@ -355,7 +342,8 @@ def page_data(
     trials = _those_that_fit(trial, interest)
     on_page = [records[place] for place in trials]
     pairs = [_pair(pair, own=True) for pair in pairs_within(on_page)]
-    pairs += [_pair(pair, own=False) for pair in pairs_between(on_page, comparison or ())]
+    simulated = [record for record in on_page if record.simulated]
+    pairs += [_pair(pair, own=False) for pair in pairs_between(simulated, comparison or ())]
     return PageData(
         schema=PAGE_SCHEMA,
         servetune=servetune.__version__,
@@ -379,6 +367,15 @@ def page_data(
         ],
         load=load,
         trials=list(trials.values()),
+        repeats=[
+            PageRepeat(
+                label=candidate.label,
+                keys=[each.key for each in runs],
+                results=_slim(candidate.results),
+            )
+            for runs, candidate in runs_of_candidates(on_page)
+            if len(runs) > 1
+        ],
         picks={name: _pick(pick) for name, pick in chosen.items()},
         pareto=list(pareto),
         search=_search(search) if search else None,
@@ -417,7 +414,7 @@ def short(value: _Struct) -> _Struct:
 
     def rounded(part: Any) -> Any:
         if isinstance(part, float):
-            return _rounded(part)
+            return _rounded(part, _CHART_DIGITS)
         if isinstance(part, dict):
             return {name: rounded(each) for name, each in part.items()}
         return [rounded(each) for each in part] if isinstance(part, list | tuple) else part
@@ -663,8 +660,8 @@ def _slim(value: object) -> Any:
     return value
 
 
-def _rounded(value: float) -> float | int | None:
+def _rounded(value: float, digits: int = _DIGITS) -> float | int | None:
     if not math.isfinite(value):
         return None
-    short = float(f"{value:.{_DIGITS}g}")
+    short = float(f"{value:.{digits}g}")
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
