@@ -15,7 +15,7 @@ import { Picks, titleOf } from './picks';
 import { MOST_COMPARED, Selected, Statistics } from './selected';
 import { fromHash, initialState, toHash, type LogChoice, type State } from './state';
 import { PAGE, Trials } from './table';
-import * as distributions from './distributions';
+import * as distributions from './charts/distributions';
 import * as timeline from './timeline';
 import { tip } from './tip';
 import * as tradeoff from './tradeoff';
@@ -62,6 +62,7 @@ export function App({ first }: { first: PageData }): JSX.Element {
       <Header model={model} state={state} dark={dark} setDark={setDark} />
       {data.live ? <LiveBar live={data.live} follow={setData} /> : null}
       <Simulated data={data} />
+      {isEstimate(data) ? <p class="simulated"><span class="stamp">PREDICTED</span><span>By formula: nothing was run. Confirm a choice on the real machine before you rely on it.</span></p> : null}
       {!trials.length && !further ? <p class="card nothing">This journal holds no trials yet. {data.live ? 'The first one appears here when it ends.' : 'When the first one ends, make this page again with: servetune report'}</p> : null}
       {failed ? <p class="card nothing">{trials.length === 1 ? 'The one trial' : `All ${trials.length} trials`} failed, so there is nothing to pick or draw. {trials.length === 1 ? 'Its log is below.' : 'The table says why.'}</p> : null}
       <main>
@@ -123,8 +124,11 @@ function Study({ model, state, set, view, select, open, failed }: Parts & { fail
 }
 
 /** The charts of `charts/index.ts` that have something to draw. */
-function Further({ data, view, lazy }: { data: PageData; view: View; lazy: boolean }): JSX.Element {
-  const cards = useMemo(() => CHARTS.flatMap((chart) => {
+/** Charts that say nothing of a single run. */
+const ALONE: readonly string[] = ['predicted', 'progress', 'machines'];
+
+function Further({ data, view, lazy, without = [] }: { data: PageData; view: View; lazy: boolean; without?: readonly string[] }): JSX.Element {
+  const cards = useMemo(() => CHARTS.filter((chart) => !without.includes(chart.name)).flatMap((chart) => {
     const input = chart.input(data, view);
     if (input === null || input === undefined) return [];
     const note = typeof chart.note === 'function' ? chart.note(input, view) : chart.note;
@@ -132,6 +136,9 @@ function Further({ data, view, lazy }: { data: PageData; view: View; lazy: boole
   }), [data, view]);
   return <>{cards.map(({ chart, note, draw }) => <Figure key={chart.name} id={chart.name} title={chart.title} wide={chart.wide} lazy={lazy} view={view} note={note} draw={draw} />)}</>;
 }
+
+/** Whether the page is of a prediction, without any trial. */
+const isEstimate = ({ trials, figures }: PageData): boolean => !trials.length && Boolean(figures.roofline ?? figures.machines?.length);
 
 /** One trial: no picks and no trade-off, its numbers, timeline and distributions are the page. */
 function Run({ model, state, set, view, trial }: Parts & { trial: Trial }): JSX.Element {
@@ -169,9 +176,9 @@ function Run({ model, state, set, view, trial }: Parts & { trial: Trial }): JSX.
             </>) : null} />) : null}
         {trial.status === 'ok' ? (
           <Figure id="selected" title="Latencies" wide={!time} view={view} draw={drawLatencies}><Statistics model={model} trial={trial} /></Figure>) : null}
-        <Further data={data} view={view} lazy={false} />
+        <Further data={data} view={view} lazy={false} without={ALONE} />
       </div>
-      <Comparison model={model} />
+      {data.pairs.every((p) => p.own) ? null : <Comparison model={model} />}
       <section class="card" id="trials" aria-labelledby="h-all"><div class="head"><h2 id="h-all">All of this run</h2></div><DetailParts model={model} trial={trial} state={state} /></section>
     </>
   );
@@ -212,15 +219,15 @@ function Header({ model, state, dark, setDark }: { model: Model; state: State; d
   const price = header.price ? `$${header.price} per hour${header.price_source ? ` (${header.price_source})` : ''}` : null;
   const trials = `${count(header.trial_count)}${header.failed_count ? `, ${count(header.failed_count)} failed` : ''}${leftOut ? `; ${count(data.trials.length)} on this page` : ''}`;
   const facts: [string, string | null][] = [['Machine', header.machine], [header.instance ? 'Instance' : 'Price', [header.instance, price].filter(Boolean).join(', ') || null],
-    ['Engine', header.engine], ['Workload', header.workload], [header.simulated_count === header.trial_count ? 'Simulated' : 'Measured', header.date], ['Trials', trials]];
+    ['Engine', header.engine], ['Workload', header.workload], [header.simulated_count === header.trial_count ? 'Simulated' : 'Measured', header.date], ['Trials', isEstimate(data) ? null : trials]];
   const summary = async () => { say((await copy(markdown(model, state))) ? 'Copied' : 'Not allowed here'); setTimeout(() => say(''), 1600); };
   return (
     <header class="top">
       <div class="top-line">
         <span class="brand">servetune</span>
         <div class="actions">
-          <button type="button" id="summary" onClick={summary}>{said || 'Copy summary'}</button>
-          <button type="button" id="csv" onClick={() => download(`${data.title || 'trials'}.csv`, csvText(model, state), 'text/csv')}>CSV</button>
+          <button type="button" id="summary" hidden={isEstimate(data)} onClick={summary}>{said || 'Copy summary'}</button>
+          <button type="button" id="csv" hidden={isEstimate(data)} onClick={() => download(`${data.title || 'trials'}.csv`, csvText(model, state), 'text/csv')}>CSV</button>
           <button type="button" id="print" onClick={() => print()}>Print</button>
           <button type="button" id="theme" onClick={() => setDark(!dark)}>{dark ? 'Light' : 'Dark'}</button>
         </div>
@@ -281,7 +288,7 @@ function Footer({ data }: { data: PageData }): JSX.Element {
       <p>TTFT: time to first token. ITL: gap between tokens, over all gaps. TPOT: time per output token after the first, one value per request. E2E: from when a request was due (in other tools’ journals: sent) to its last token. Latencies are over answered requests.</p>
       {leftOut ? <p id="left-out">This page holds {count(data.trials.length)} of {count(data.header.trial_count)} trials: the picks of all, the Pareto front, the best, an even sample of the others and of those that failed. Counts, charts, the table and choices under other limits are of these; the summary beside the page holds all.</p> : null}
       {data.search ? data.search.lines.map((line) => <p>{line}</p>) : null}
-      <p>Made by servetune {data.servetune} from the journal alone. {said}</p>
+      <p>Made by servetune {data.servetune} {isEstimate(data) ? 'by formula' : 'from the journal alone'}. {said}</p>
     </footer>
   );
 }

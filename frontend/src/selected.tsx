@@ -2,7 +2,7 @@
 import type { JSX } from 'preact';
 import { useMemo } from 'preact/hooks';
 import { intervalOf } from './choice';
-import * as distributions from './distributions';
+import * as distributions from './charts/distributions';
 import type { Model } from './model';
 import { Figure, FailedTag, Select, SourceTag } from './parts';
 import type { State } from './state';

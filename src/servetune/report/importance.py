@@ -15,7 +15,7 @@ Notation: X: shape (trials, terms), centred; Y: shape (trials, metrics), centred
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from statistics import NormalDist
 from typing import Literal
@@ -24,10 +24,12 @@ import msgspec
 import numpy as np
 
 from servetune.metrics import interval_of
-from servetune.report.quantities import QUANTITIES, STATISTICS, quantity_value
+from servetune.report.quantities import QUANTITIES, quantity_value
 from servetune.report.ranking import SweptSettings, devices_of, short_name
 from servetune.store.schema import TrialRecord
 
+#: Statistics of a latency that are analysed; others lie between them.
+_STATISTICS = ("mean", "median", "p99")
 #: Fewest successful trials of an analysis.
 LEAST_TRIALS = 4
 #: Most trials of an analysis; of more an even sample is taken.
@@ -42,6 +44,9 @@ _LEAST_FREEDOM = 3
 _CHANCE = 0.05
 #: Relative change of a metric that is none, and the largest that may still be none by noise.
 _NEGLIGIBLE, _SMALL = 0.005, 0.05
+
+#: Share of a sum of squares that rounding may leave.
+_ROUNDING = 1e-10
 
 _Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Standing = Literal["matters", "nothing", "unclear", "inseparable"]
@@ -71,6 +76,7 @@ class SettingImportance(msgspec.Struct, frozen=True, kw_only=True):
         share_fraction: Share of the variance that the settings of its side are left with.
         change_fraction: Relative difference that it makes: two standard deviations of its effect,
             for a setting of two values the difference between them.
+        change_high_fraction: Largest difference that noise may hide, in the same measure.
         standing: `matters`; `nothing` where the change is negligible; `unclear` where chance
             explains it and may hide more; `inseparable` where another setting always changed with
             it.
@@ -82,6 +88,7 @@ class SettingImportance(msgspec.Struct, frozen=True, kw_only=True):
     side: Literal["server", "client"]
     share_fraction: float
     change_fraction: float
+    change_high_fraction: float
     standing: Standing
     levels: tuple[LevelEffect, ...] = ()
 
@@ -111,11 +118,14 @@ class MetricImportance(msgspec.Struct, frozen=True, kw_only=True):
 def all_importances(
     records: Sequence[TrialRecord], names: SweptSettings
 ) -> tuple[MetricImportance, ...]:
-    """Importance of the settings `names` for every quantity with values; failed trials left out."""
+    """Importance of the settings `names` for every quantity with values; failed trials left out.
+
+    Of a latency those of its mean, its median and its 99th percentile.
+    """
     metrics = [
         (quantity.name, statistic)
         for quantity in QUANTITIES.values()
-        for statistic in (STATISTICS if quantity.has_statistics else ("mean",))
+        for statistic in (_STATISTICS if quantity.has_statistics else ("mean",))
     ]
     return importances(records, names, metrics)
 
@@ -242,6 +252,10 @@ class _Model:
     def trial_count(self) -> int:
         return len(self.matrix)
 
+    def main_columns(self) -> list[int]:
+        """Columns of one setting alone."""
+        return [at for at, owner in enumerate(self._owners) if len(owner) == 1]
+
     def columns_of(self, settings: set[int]) -> list[int]:
         """Columns whose every setting is one of these."""
         return [at for at, owner in enumerate(self._owners) if settings.issuperset(owner)]
@@ -310,32 +324,29 @@ class _Fits:
 
     def __init__(self, model: _Model, logs: _Floats) -> None:
         self._model = model
-        settings = range(len(model.settings))
         moments = model.matrix.T @ logs
-        self._total = (logs**2).sum(axis=0)
-        every = set(settings)
-        _, self._explained, self._rank = model.solution(model.columns_of(every), moments)
-        self._without = [model.solution(model.columns_of(every - {s}), moments) for s in settings]
+        self._total: _Floats = (logs**2).sum(axis=0)
+        settings = set(range(len(model.settings)))
+        self._whole = _Sums(model, model.columns_of(settings), moments)
+        self._without = [
+            _Sums(model, model.columns_of(settings - {each}), moments) for each in sorted(settings)
+        ]
+        main = model.main_columns()
+        self._main = _Sums(model, main, moments)
+        self._main_without = [
+            _Sums(model, [at for at in main if at not in model.columns_of({each})], moments)
+            for each in sorted(settings)
+        ]
         #: Sum of squares that is left for each side when the other side's terms are taken out.
         self._left = {
             side: self._total
-            - model.solution(
-                model.columns_of({s for s in settings if model.settings[s].side != side}), moments
-            )[1]
+            - _Sums(
+                model,
+                model.columns_of({s for s in settings if model.settings[s].side != side}),
+                moments,
+            ).explained
             for side in ("server", "client")
         }
-        self._mains = self._main_effects(logs)
-
-    def _main_effects(self, logs: _Floats) -> list[_Floats]:
-        """Effect of each setting in every trial, of the model without pairs."""
-        model = self._model
-        main = [at for at, owner in enumerate(model._owners) if len(owner) == 1]
-        coefficients, _, _ = model.solution(main, model.matrix.T @ logs)
-        effects = []
-        for place in range(len(model.settings)):
-            own = [at for at, column in enumerate(main) if model._owners[column] == (place,)]
-            effects.append(model.matrix[:, [main[at] for at in own]] @ coefficients[own])
-        return effects
 
     def importance(
         self, column: int, metric: str, statistic: str, sampling_variance: float | None
@@ -350,13 +361,8 @@ class _Fits:
                 trial_count=count,
                 reason="the metric is the same in every trial",
             )
-        freedom = count - 1 - self._rank
-        rest = max(0.0, total - float(self._explained[column]))
-        noise, noise_freedom = rest / freedom, freedom
-        if sampling_variance is not None and sampling_variance > noise:
-            noise, noise_freedom = sampling_variance, count
         made = [
-            self._setting(place, column, noise, noise_freedom)
+            self._setting(place, column, sampling_variance or 0.0)
             for place in range(len(model.settings))
         ]
         made.sort(key=lambda one: (one.side != "server", -one.share_fraction))
@@ -365,55 +371,85 @@ class _Fits:
             statistic=statistic,
             trial_count=count,
             settings=tuple(made),
-            unexplained_fraction=rest / total,
+            unexplained_fraction=max(0.0, total - float(self._whole.explained[column])) / total,
             with_pairs=model.pairs,
         )
 
-    def _setting(
-        self, place: int, column: int, noise: float, noise_freedom: int
-    ) -> SettingImportance:
-        model = self._model
+    def _setting(self, place: int, column: int, sampling_variance: float) -> SettingImportance:
+        model, total = self._model, float(self._total[column])
         setting, count = model.settings[place], model.trial_count
-        _, explained, rank = self._without[place]
-        terms = self._rank - rank
-        gained = max(0.0, float(self._explained[column] - explained[column]))
+        whole = _Gain(self._whole, self._without[place], column, total, count)
+        main = _Gain(self._main, self._main_without[place], column, total, count)
+        noise = max(whole.noise, sampling_variance)
+        # The gain of terms that explain nothing is as many times the noise.
+        effect = max(0.0, whole.sum_of_squares - whole.terms * noise)
+        if effect <= _ROUNDING * total:
+            effect = 0.0
         left = float(self._left[setting.side][column])
-        effect = max(0.0, gained - terms * noise)
-        # Rounding of the sums of squares, where a metric follows the model exactly.
-        rounding = 1e-10 * float(self._total[column])
-        change = math.expm1(2 * math.sqrt(effect / count)) if effect > rounding else 0.0
+        high = _change(whole.sum_of_squares + whole.terms * noise, count)
+        # Main effects are found among more noise by a test that pairs do not dilute.
+        chance = min(1.0, 2 * min(each.chance(sampling_variance) for each in (whole, main)))
         return SettingImportance(
             name=setting.name,
             short=short_name(setting.name),
             side=setting.side,
-            share_fraction=effect / left if effect > rounding and left > 0 else 0.0,
-            change_fraction=change,
-            standing=_standing(gained, terms, noise, noise_freedom, count, rounding),
-            levels=tuple(
-                LevelEffect(
-                    value=text,
-                    factor=math.exp(float(self._mains[place][row, column])),
-                    trial_count=trials,
-                )
-                for text, row, trials in setting.rows_of_levels()
-            ),
+            share_fraction=effect / left if effect else 0.0,
+            change_fraction=_change(effect, count),
+            change_high_fraction=high,
+            standing="inseparable" if whole.terms == 0 else _standing(high, chance),
+            levels=tuple(self._levels(place, column)),
         )
 
+    def _levels(self, place: int, column: int) -> Iterator[LevelEffect]:
+        """Effect of each value by the model without pairs."""
+        model = self._model
+        own = [at for at in self._main.columns if at in set(model.columns_of({place}))]
+        places = [self._main.columns.index(at) for at in own]
+        effects = model.matrix[:, own] @ self._main.coefficients[places, column]
+        for text, row, trials in model.settings[place].rows_of_levels():
+            yield LevelEffect(value=text, factor=math.exp(float(effects[row])), trial_count=trials)
 
-def _standing(
-    gained: float, terms: int, noise: float, noise_freedom: int, count: int, rounding: float
-) -> Standing:
-    """Whether a gain of so many terms is more than chance gives, and large enough to count."""
-    if terms == 0:
-        return "inseparable"
-    noise = max(noise, rounding / count)
-    # As if all of the gain were the setting's, and noise had hidden as much as it adds.
-    upper = math.expm1(2 * math.sqrt((gained + terms * noise) / count))
-    if upper <= _NEGLIGIBLE:
+
+class _Sums:
+    """Least squares with some columns: coefficients, explained sums of squares and rank."""
+
+    def __init__(self, model: _Model, columns: list[int], moments: _Floats) -> None:
+        self.columns = columns
+        self.coefficients, self.explained, self.rank = model.solution(columns, moments)
+
+
+class _Gain:
+    """What a model explains of one metric more than the same without a setting."""
+
+    def __init__(
+        self, with_it: _Sums, without: _Sums, column: int, total: float, count: int
+    ) -> None:
+        self.terms = with_it.rank - without.rank
+        self.sum_of_squares = max(0.0, float(with_it.explained[column] - without.explained[column]))
+        self.freedom = count - 1 - with_it.rank
+        rest = max(0.0, total - float(with_it.explained[column]))
+        #: Variance of a trial's logarithm; never below what rounding leaves.
+        self.noise = max(rest, _ROUNDING * total) / self.freedom
+
+    def chance(self, sampling_variance: float) -> float:
+        """Probability of a gain at least so large by chance."""
+        if self.terms == 0:
+            return 1.0
+        noise = max(self.noise, sampling_variance)
+        return _chance_of(self.sum_of_squares / self.terms / noise, self.terms, self.freedom)
+
+
+def _change(sum_of_squares: float, count: int) -> float:
+    """Relative difference of two standard deviations of an effect on the logarithm."""
+    return math.expm1(2 * math.sqrt(sum_of_squares / count))
+
+
+def _standing(high: float, chance: float) -> Standing:
+    if high <= _NEGLIGIBLE:
         return "nothing"
-    if _chance_of(gained / terms / noise, terms, noise_freedom) < _CHANCE:
+    if chance < _CHANCE:
         return "matters"
-    return "nothing" if upper <= _SMALL else "unclear"
+    return "nothing" if high <= _SMALL else "unclear"
 
 
 def _chance_of(ratio: float, terms: int, freedom: int) -> float:
