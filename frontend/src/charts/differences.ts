@@ -35,7 +35,7 @@ export function draw(host: HTMLElement, input: readonly RunDifference[], view: V
     tip: [['This run', withEnds(view, each.here, each.here_ends, quantity.unit)], ['Other run', withEnds(view, each.there, each.there_ends, quantity.unit)],
       ['Difference', endsWords(each.change_fraction, each.change_low, each.change_high)]],
   }));
-  forest(host, rows, view, `Difference in ${measureWords(view, name, statistic)}, this run over the other`);
+  forest(host, rows, view, `${measureWords(view, name, statistic)}: this run over the other`);
 }
 
 const endsWords = (change: number, low: number | null, high: number | null): string => percent(change)
@@ -64,7 +64,7 @@ function forest(host: HTMLElement, all: readonly Row[], view: View, title: strin
       onclick: (event: MouseEvent) => view.select([row.key], event.shiftKey), ...withTip(view, row.label, () => [...row.tip, ['Verdict', look.words]]),
     },
     svg('rect', { class: 'hit', x: 0, y: box.top + each * i, width: view.width, height: each }),
-    narrow ? svg('text', { x: 0, y: middle - 12 }, cut(row.label, fitting(view.width))) : svg('text', { x: labels - 4, y: middle + 4, 'text-anchor': 'end' }, cut(row.label, fitting(labels))),
+    narrow ? svg('text', { class: 'halo', x: 0, y: middle - 12 }, cut(row.label, fitting(view.width))) : svg('text', { x: labels - 4, y: middle + 4, 'text-anchor': 'end' }, cut(row.label, fitting(labels))),
     row.low !== null || row.high !== null ? whisker(box, x, [row.low, row.high], middle, false, look.colour) : null,
     mark(look.shape, x.at(row.change), middle, 4.5, look.colour, false),
     svg('text', { x: view.width - 70, y: middle + 4 }, percent(row.change)));

@@ -63,8 +63,8 @@ export function draw(host: HTMLElement, trials: readonly PageTrial[], view: View
         ['Trials', String(cell.trials.length)], ['Hold every limit', String(cell.holding)]]),
     },
     svg('rect', { class: 'cell-fill', x: px + 1, y: py + 1, width: width - 2, height: height - 2, rx: 3, 'fill-opacity': (0.06 + 0.84 * share).toFixed(3) }),
-    cell.holding ? null : svg('path', { class: share > 0.55 ? 'cell-hatch cell-hatch-light' : 'cell-hatch', d: hatch(px + 1, py + 1, width - 2, height - 2) }),
-    text.length <= fitting(width) ? svg('text', { class: share > 0.55 ? 'on-accent' : '', x: px + width / 2, y: py + height / 2 + 4, 'text-anchor': 'middle' }, text) : null);
+    cell.holding ? null : svg('path', { class: share > 0.6 ? 'cell-hatch cell-hatch-light' : 'cell-hatch', d: hatch(px + 1, py + 1, width - 2, height - 2) }),
+    text.length <= fitting(width) ? svg('text', { class: share > (view.dark ? 0.6 : 0.84) ? 'on-accent' : 'on-cell', x: px + width / 2, y: py + height / 2 + 4, 'text-anchor': 'middle' }, text) : null);
     marks.push(g);
     chosen.push(cell);
   }));

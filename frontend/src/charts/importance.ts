@@ -6,8 +6,8 @@ import { changeWords, choice, cut, empty, fitting, measureOf, measureWords, part
 
 const ROW = 26;
 const GROUPS: readonly [side: string, words: string][] = [
-  ['server', 'Server settings: share of the variance that the load leaves'],
-  ['client', 'Load: share of the variance that the server settings leave'],
+  ['server', 'Server settings: share of what the load leaves'],
+  ['client', 'Load: share of what the server settings leave'],
 ];
 
 export function draw(host: HTMLElement, input: readonly MetricImportance[], view: View): void {

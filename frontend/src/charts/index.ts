@@ -28,21 +28,21 @@ export const CHARTS: readonly Chart[] = [
     name: 'importance', title: 'What matters', note: 'How much each setting moves a metric, the other settings taken out.',
     input: (data) => (data.trials.length > 1 ? some(data.figures.importance) : null), draw: drawImportance,
   }),
+  chart<readonly Trial[]>({
+    name: 'heatmap', title: 'Two settings', note: 'A metric over two settings, whatever the others are.',
+    input: (data, view) => (data.settings.length > 1 ? view.trials : null), draw: drawHeatmap,
+  }),
   chart<readonly Progress[]>({
     name: 'progress', title: 'Progress', note: 'The best trial within the limits after each trial, and what stopping there would have cost.',
     input: (data) => (data.trials.length > 1 ? some(data.figures.progress) : null), draw: drawProgress,
-  }),
-  chart<readonly RunDifference[]>({
-    name: 'differences', title: 'Difference to the other run', note: 'The same configuration in both runs; an interval that leaves out 0 is a difference.',
-    input: (data) => some(data.figures.differences), draw: drawDifferences,
   }),
   chart<readonly PagePair[]>({
     name: 'predicted', title: 'Predicted against measured', note: 'Each configuration that was both predicted and measured.',
     input: (data) => (data.pairs.length || data.trials.some((trial) => trial.status === 'ok' && !trial.simulated) ? data.pairs : null), draw: drawPredicted,
   }),
-  chart<readonly Trial[]>({
-    name: 'heatmap', title: 'Two settings', note: 'A metric over two settings, whatever the others are.',
-    input: (data, view) => (data.settings.length > 1 ? view.trials : null), draw: drawHeatmap,
+  chart<readonly RunDifference[]>({
+    name: 'differences', title: 'Difference to the other run', note: 'The same configuration in both runs; an interval that leaves out 0 is a difference.',
+    input: (data) => some(data.figures.differences), draw: drawDifferences,
   }),
   chart<readonly Trial[]>({
     name: 'parallel', title: 'All settings', note: 'One line for each trial through its settings to its value.', wide: true,

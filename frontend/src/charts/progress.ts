@@ -58,7 +58,7 @@ export function draw(host: HTMLElement, input: readonly Progress[], view: View):
   const y = axisOf([...values, ...references], box.bottom, box.top, {
     title: measureTitle(view, objective.metric, objective.statistic), unit, log: spansDecades(values), better: objective.maximize ? 'more' : 'less' });
   const regrets = points.filter((each) => each.regret !== null);
-  const z = axisOf([0, ...regrets.map((each) => each.regret!)], low.bottom, low.top, { title: 'Regret so far: the best of all over the best so far', unit: 'fraction', count: 3, zero: true });
+  const z = axisOf([0, ...regrets.map((each) => each.regret!)], low.bottom, low.top, { title: 'Regret: best of all over best so far', unit: 'fraction', count: 3, zero: true });
 
   const made = picture(figure, view, below + low.bottom + 44, `Progress in ${measureWords(view, objective.metric, objective.statistic)}: best so far and regret so far`);
   made.setAttribute('role', 'group');
