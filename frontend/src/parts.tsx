@@ -121,7 +121,7 @@ export function Figure({ id, title, note, controls, wide, lazy, draw, view, chil
         </div>
       </div>
       {note ? <p class="note">{note}</p> : null}
-      <div class="plot" ref={host} />
+      <div class={near ? 'plot' : 'plot pending'} ref={host} />
       {children}
     </section>
   );

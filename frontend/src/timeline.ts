@@ -38,7 +38,7 @@ export function draw(host: HTMLElement, { timeline, requests }: { timeline: Time
   const x = timeAxis(from, to, box);
   const row = Math.max(3, Math.min(16, 420 / bars.length));
   const curves = curvesOf(timeline, from, to, x, box);
-  const top = 270;
+  const top = timeline.kv.length > 1 ? 306 : 184;
   const below: Box = { left: box.left, right: box.right, top: 30, bottom: 34 + row * bars.length };
   const every = Math.ceil(bars.length / 10);
   const y: Axis = { at: (i) => below.top + 2 + row * (i + 0.5), invert: (p) => p, ticks: bars.map((_, i) => i).filter((i) => i % every === 0), low: 0, high: bars.length, log: false, text: (i) => count(bars[i]![0] + 1), title: 'Request', better: '' };
