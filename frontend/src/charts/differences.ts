@@ -49,7 +49,7 @@ function forest(host: HTMLElement, all: readonly Row[], view: View, title: strin
   const narrow = view.width < 520 || wanted > view.width * 0.45;
   const each = narrow ? 38 : 26;
   const labels = narrow ? 0 : wanted;
-  const box: Box = { left: labels + 6, right: view.width - 76, top: 28, bottom: 28 + each * rows.length + 6 };
+  const box: Box = { left: labels + (narrow ? 20 : 6), right: view.width - 76, top: 28, bottom: 28 + each * rows.length + 6 };
   const ends = rows.flatMap((row) => [row.change, ...[row.low, row.high].filter((end): end is number => end !== null)]);
   const x = axisOf([...ends, 0, 0.02, -0.02], box.left, box.right, { title: 'Relative difference', unit: 'fraction', zero: false, count: view.width < 520 ? 4 : 7 });
   const y = { ...x, ticks: [], title: cut(title, fitting(view.width)), better: '' as const };

@@ -49,7 +49,7 @@ export function draw(host: HTMLElement, { trials, metric }: Distributions, view:
   for (const limit of limits) {
     const percent = +limit.statistic.slice(1);
     made.append(svg('path', { class: 'limit-corner', d: `M${x.at(limit.value)} ${box.bottom}V${y.at(percent)}H${box.left}` }),
-      svg('text', { class: 'halo', x: Math.min(x.at(limit.value) + 6, box.right - 60), y: y.at(percent) + 15 }, `limit ${limit.statistic}`));
+      svg('text', { class: 'halo', x: Math.min(x.at(limit.value) + 6, box.right - 60), y: box.bottom - 8 }, `limit ${limit.statistic}`));
   }
   const marks: SVGElement[] = [];
   drawn.forEach(({ label, points, predicted }, i) => {

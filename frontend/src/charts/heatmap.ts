@@ -70,7 +70,7 @@ export function draw(host: HTMLElement, trials: readonly PageTrial[], view: View
   }));
   made.append(...marks);
   walkable(made, marks, (index, add) => view.select([chosen[index]!.best.key], add));
-  legend.append(html('span', {}, `Darker is better: ${view.shown(quantity.maximize ? low : high, quantity.unit)} to ${view.shown(quantity.maximize ? high : low, quantity.unit)}`), html('span', {}, possible.length ? 'outlined: the best within the limits' : 'outlined: the best'));
+  legend.append(html('span', {}, `Stronger is better: ${view.shown(quantity.maximize ? low : high, quantity.unit)} to ${view.shown(quantity.maximize ? high : low, quantity.unit)}`), html('span', {}, possible.length ? 'outlined: the best within the limits' : 'outlined: the best'));
   if (cells.some((each) => !each.holding)) legend.append(html('span', {}, 'hatched: no trial of the cell holds every limit'));
   if (cells.length < columns.length * rows.length) legend.append(html('span', {}, '–: no successful trial'));
   note.replaceChildren(keysOf(trials, column, Infinity).length > MOST || keysOf(trials, row, Infinity).length > MOST ? `The first ${MOST} values of a setting are drawn; a filter shows others.` : '');

@@ -41,7 +41,7 @@ export const CHARTS: readonly Chart[] = [
     input: (data) => (data.pairs.length || data.trials.some((trial) => trial.status === 'ok' && !trial.simulated) ? data.pairs : null), draw: drawPredicted,
   }),
   chart<readonly RunDifference[]>({
-    name: 'differences', title: 'Difference to the other run', note: 'The same configuration in both runs; an interval that leaves out 0 is a difference.',
+    name: 'differences', title: 'Difference to the other run', wide: true, note: 'The same configuration in both runs; an interval that leaves out 0 is a difference.',
     input: (data) => some(data.figures.differences), draw: drawDifferences,
   }),
   chart<readonly Trial[]>({

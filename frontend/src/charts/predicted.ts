@@ -29,7 +29,7 @@ export function draw(host: HTMLElement, pairs: readonly PagePair[], view: View):
   const { figure, legend, note } = partsOf(host);
   const { unit } = quantityOf(view, name);
   const size = Math.min(view.width, 620);
-  const box: Box = { left: 62, right: size - 14, top: 28, bottom: Math.min(420, size - 30) };
+  const box: Box = { left: 62, right: size - 24, top: 28, bottom: Math.min(420, size - 30) };
   const all = points.flatMap((each) => [each.predicted, each.measured, ...[each.error.low, each.error.high].filter((end): end is number => typeof end === 'number')]);
   const log = spansDecades(all) || (extent(all)[0] > 0 && extent(all)[1] / extent(all)[0] > 8);
   const x = axisOf(all, box.left, box.right, { title: `Predicted ${measureTitle(view, name, statistic)}`, unit, log, count: 5 });
