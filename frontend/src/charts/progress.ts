@@ -9,7 +9,7 @@ import { changeWords, choice, empty, mayBePicked, measureTitle, measureWords, pa
 interface Point extends ProgressStep { trial: PageTrial | undefined; counts: boolean; best: number | null; regret: number | null }
 
 /** Steps under the limits that are on; those of the run where a trial is not on the page. */
-export function pointsOf(progress: Progress, maximize: boolean, view: View): Point[] {
+function pointsOf(progress: Progress, maximize: boolean, view: View): Point[] {
   const trials = new Map(view.data.trials.map((trial) => [trial.key, trial]));
   const better = (a: number, b: number) => (maximize ? Math.max(a, b) : Math.min(a, b));
   let best: number | null = null;

@@ -12,7 +12,7 @@ const colourOf = (kind: string): string => `var(--c${Math.max(0, KINDS.indexOf(k
 const SHAPES: Record<Dot['phase'], Shape> = { prefill: 'circle', decode: 'diamond' };
 
 /** Number with an SI prefix, to be followed by a unit: `989 T`. */
-export function si(value: number): string {
+function si(value: number): string {
   for (const [prefix, size] of [['P', 1e15], ['T', 1e12], ['G', 1e9], ['M', 1e6]] as const) {
     if (value >= size) return `${+(value / size).toPrecision(3)} ${prefix}`;
   }
@@ -54,7 +54,7 @@ export function drawRoof(host: HTMLElement, input: RooflineFigure, view: View): 
     const { px, py, r } = places[i]!;
     const words = `${dot.phase}, ${dot.name}`;
     return svg('path', {
-      class: 'roof-dot', d: shapePath(SHAPES[dot.phase], px, py, dot.phase === 'decode' ? r : r), fill: colourOf(dot.kind), role: 'img',
+      class: 'roof-dot', d: shapePath(SHAPES[dot.phase], px, py, r), fill: colourOf(dot.kind), role: 'img',
       'aria-label': `${words}: ${share(dot.share_fraction)} of the step`,
       ...withTip(view, words, () => [['Share of the step', share(dot.share_fraction)], ['Intensity', `${+dot.flops_per_byte.toPrecision(3)} FLOP/byte`],
         ['Predicted rate', `${si(dot.flops_per_s)}FLOP/s`], ['Roof above it', roofWords(dot, input)]]),
