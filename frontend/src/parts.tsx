@@ -38,7 +38,11 @@ export function Command({ text, children }: { text: string; children?: Component
 export function Menu({ label, on, children }: { label: string; on?: boolean; children: ComponentChildren }): JSX.Element {
   const ref = useRef<HTMLDetailsElement>(null);
   useEffect(() => {
-    const outside = (e: Event) => { if (ref.current?.open && !ref.current.contains(e.target as Node)) ref.current.open = false; };
+    // An element around the menu takes the focus of a click on the menu's words: that is not elsewhere.
+    const outside = (e: Event) => {
+      const [menu, target] = [ref.current, e.target as Node];
+      if (menu?.open && !menu.contains(target) && !(e.type === 'focusin' && target.contains(menu))) menu.open = false;
+    };
     document.addEventListener('pointerdown', outside);
     document.addEventListener('focusin', outside);
     return () => { document.removeEventListener('pointerdown', outside); document.removeEventListener('focusin', outside); };
