@@ -22,7 +22,9 @@ def browser():
     if CHROMIUM is None:
         pytest.skip("no chromium on PATH")
     with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        started = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
         yield started
         started.close()
 
@@ -32,7 +34,7 @@ def show(browser, tmp_path):
     """Opens a page from disk; what it says to the console or asks of a network fails the test."""
     said, contexts = [], []
 
-    def load(text, *, width=1400, height=1000, scheme="light", fragment="", broken=False):
+    def load(text, *, width=1400, height=1000, scheme="light", anchor="", broken=False):
         path = tmp_path / f"page{len(contexts)}.html"
         path.write_text(text, encoding="utf-8")
         context = browser.new_context(
@@ -40,13 +42,15 @@ def show(browser, tmp_path):
         )
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("request", lambda r: None if r.url.startswith(FILES) else said.append(r.url))
         context.set_offline(True)
-        page.goto(path.as_uri() + fragment)
-        page.wait_for_selector("html[data-error]" if broken else "html[data-ready]")
+        page.goto(path.as_uri() + anchor)
+        page.wait_for_selector(
+            "html[data-error]" if broken else "html[data-ready]", state="attached"
+        )
         return page
 
     yield load

@@ -196,7 +196,7 @@ def test_every_chart_gives_exact_values_on_hover_and_by_keys(show):
 def test_distributions_of_selected_trials_lie_over_each_other(show):
     records = factory.sweep()
     keys = [records[0].key, records[26].key]
-    page = show(page_of(records), fragment=f"#sel={','.join(keys)}&load=ttft:p99")
+    page = show(page_of(records), anchor=f"#sel={','.join(keys)}&load=ttft:p99")
     assert page.locator("#selected svg .curve").count() == 2
     dashes = page.eval_on_selector_all(
         "#selected svg .curve", "all => all.map(e => e.getAttribute('stroke-dasharray'))"
