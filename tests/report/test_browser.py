@@ -274,7 +274,7 @@ def test_a_limit_that_is_dragged_changes_the_picks(show):
     knob = page.locator("#tradeoff .limit-handle.vertical .knob").bounding_box()
     page.mouse.move(knob["x"] + 3, knob["y"] + 30)
     page.mouse.down()
-    page.mouse.move(knob["x"] - 46, knob["y"] + 60, steps=4)
+    page.mouse.move(knob["x"] - 70, knob["y"] + 60, steps=4)
     page.mouse.up()
     change(page)
     value = float(page.locator("#tradeoff .limit-handle.vertical").get_attribute("aria-valuenow"))
@@ -640,7 +640,7 @@ def test_a_single_run_has_a_page_of_its_own(show):
     assert page.locator("[data-pick], #tradeoff, #load, #timeline").count() == 0
     assert "Output throughput\n1,093 tok/s" in page.inner_text("#run")
     assert "tensor_parallel_size" in page.inner_text("#trials")
-    assert page.locator("#selected .plot > svg").count() == 1
+    assert page.locator("#selected .plot svg[aria-label]").count() == 1
 
 
 def test_a_pick_shows_how_sure_it_is_and_no_tick_where_that_is_not_settled(show):

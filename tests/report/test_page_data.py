@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 import report_records as factory
 
 from servetune.metrics import parse_constraints
@@ -96,3 +98,18 @@ def test_every_value_of_the_page_has_the_type_that_the_front_end_expects():
     records = [*factory.sweep(), *factory.measured()]
     made = page_json(page_data(records, LIMITS, title="t", comparison=factory.measured()))
     assert msgspec.json.decode(made, type=PageData).trials[0].label
+
+
+MODULES = ROOT / "frontend" / "node_modules"
+
+
+@pytest.mark.skipif(
+    shutil.which("node") is None or not MODULES.is_dir(),
+    reason="needs Node and its modules: cd frontend && npm ci --ignore-scripts",
+)
+def test_the_committed_script_and_style_are_what_the_source_builds(tmp_path):
+    build = [MODULES / ".bin" / "vite", "build", "--outDir", tmp_path, "--logLevel", "error"]
+    subprocess.run(build, cwd=ROOT / "frontend", check=True, timeout=120)
+    for name in ("page.js", "page.css"):
+        committed = ROOT / "src" / "servetune" / "report" / "templates" / name
+        assert (tmp_path / name).read_bytes() == committed.read_bytes(), "run `make page`"
