@@ -115,6 +115,15 @@ test-night: $(RAY_STAMP) $(TINY)/config.json  ## Real engines through a night's 
 	SERVETUNE_VLLM="$(VLLM)" SERVETUNE_TINY_MODEL="$(CURDIR)/$(TINY)" \
 	  $(BIN)/python -m pytest -m night
 
+frontend/node_modules/.installed: frontend/package-lock.json
+	cd frontend && npm ci --ignore-scripts
+	@touch $@
+
+.PHONY: page
+page: $(DEV_STAMP) frontend/node_modules/.installed  ## The dashboard's script and style out of frontend/; needs Node
+	$(BIN)/python tools/page_types.py
+	cd frontend && npm run build
+
 lint: $(DEV_STAMP)  ## Style, and the rooms' allowed imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

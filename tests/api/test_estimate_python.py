@@ -59,7 +59,7 @@ def test_a_table_is_predicted_from_python(tmp_path):
         ({"gpu": "nothing"}, UnknownName, "nothing"),
         ({"gpu": "L4", "engine": "none"}, UnknownName, "unknown engine 'none'"),
         ({"gpu": "L4", "instance": "ml.g6.12xlarge"}, InputError, "both name the machine"),
-        ({"gpu": "L4", "plot": "x.png"}, InputError, ".svg or .html"),
+        ({"gpu": "L4", "plot": "x.png"}, InputError, "does not end in .html"),
         ({"gpu": "L4", "confidence": 2.0}, InputError, "confidence"),
     ],
 )

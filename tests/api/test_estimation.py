@@ -4,13 +4,13 @@ import csv
 import importlib.util
 import json
 import shlex
-import xml.etree.ElementTree as ET
 
 import pytest
 
 import servetune as st
 from servetune.errors import InputError
 from servetune.models import load_config
+from servetune.report.dashboard.page import page_data_in
 
 ON_H100 = ("estimate", "--model", "Qwen/Qwen3-8B", "--gpu", "H100")
 INSTALLED = importlib.util.find_spec("aiconfigurator") is not None
@@ -44,15 +44,33 @@ def test_the_text_says_which_operations_bind(servetune):
     assert "(memory)" in roofline
 
 
-@pytest.mark.parametrize("name", ["plan.svg", "plan.html"])
-def test_a_plot_is_written_and_shows_the_operations(servetune, tmp_path, name):
-    done = servetune(*ON_H100, "--plot", name)
+def figures_of(path):
+    return page_data_in(path.read_text())["figures"]
+
+
+def test_a_plot_is_a_page_with_the_operations_and_the_curves(servetune, tmp_path):
+    done = servetune(*ON_H100, "--plot", "plan.html")
     assert done.returncode == 0, done.stderr
-    drawn = (tmp_path / name).read_text()
-    for said in ("Qwen/Qwen3-8B on 1x H100", "gate and up", "best throughput", "bf16 989 TFLOP/s"):
-        assert said in drawn
-    if name.endswith(".svg"):
-        ET.fromstring(drawn.split("\n", 1)[1])
+    roofline = figures_of(tmp_path / "plan.html")["roofline"]
+    assert roofline["device"] == "H100"
+    assert {"dtype": "bf16", "flops_per_s": pytest.approx(989e12, rel=0.01)} in roofline["roofs"]
+    dots = {(dot["phase"], dot["name"]): dot for dot in roofline["dots"]}
+    for phase in ("prefill", "decode"):
+        dot = dots[phase, "gate and up"]
+        assert dot["flops_per_s"] <= min(
+            989.4e12, dot["flops_per_byte"] * roofline["memory_bytes_per_s"]
+        )
+    for bar in roofline["bars"]:
+        assert sum(part["share_fraction"] for part in bar["slices"]) == pytest.approx(1, rel=1e-3)
+        assert sum(part["time_ms"] for part in bar["slices"]) == pytest.approx(
+            bar["time_ms"], rel=1e-3
+        )
+    assert [curve["title"] for curve in roofline["curves"]] == ["TTFT", "ITL", "Output throughput"]
+    for curve in roofline["curves"]:
+        assert all(0 < p["low"] < p["value"] < p["high"] for p in curve["points"])
+        users = [point["concurrency"] for point in curve["points"]]
+        assert roofline["chosen_concurrency"] in users
+        assert roofline["knee_concurrency"] in users
 
 
 def test_answers_of_one_token_have_no_gaps_to_draw(servetune, tmp_path):
@@ -61,9 +79,23 @@ def test_answers_of_one_token_have_no_gaps_to_draw(servetune, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "0.00 ms" not in done.stdout
     assert "ITL 0.0" not in done.stdout
-    drawn = (tmp_path / "plan.html").read_text()
-    assert "<caption>TTFT" in drawn
-    assert "<caption>ITL" not in drawn
+    curves = figures_of(tmp_path / "plan.html")["roofline"]["curves"]
+    assert [curve["title"] for curve in curves] == ["TTFT", "Output throughput"]
+
+
+def test_a_plot_of_machines_has_the_cost_of_each(servetune, tmp_path):
+    asked = ("--model", "Qwen/Qwen3-8B", "--instance", "all", "--constraints", "itl<=40ms")
+    done = servetune("estimate", *asked, "--plot", "machines.html", "--json")
+    assert done.returncode == 0, done.stderr
+    cheapest = data(done)["offers"][0]
+    machines = figures_of(tmp_path / "machines.html")["machines"]
+    cost = cheapest["best"]["cost_per_million_tokens_usd"]
+    assert machines[0]["cost"] == pytest.approx(cost, rel=1e-4)
+    assert machines[0]["low"] < machines[0]["cost"] < machines[0]["high"]
+    able = [each for each in machines if each["cost"] is not None]
+    assert [each["cost"] for each in able] == sorted(each["cost"] for each in able)
+    unable = [each for each in machines if each["cost"] is None]
+    assert all(each["missed"] for each in unable)
 
 
 def test_the_curve_of_the_plot_is_in_the_data(servetune):
@@ -76,8 +108,9 @@ def test_the_curve_of_the_plot_is_in_the_data(servetune):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--plot", "plan.png"), "draws .svg or .html"),
-        (("--plot", "plan.svg", "--sweep"), "--plot has no effect on a sweep"),
+        (("--plot", "plan.png"), "does not end in .html"),
+        (("--plot", "plan.svg"), "saves each figure as SVG"),
+        (("--plot", "plan.html", "--sweep"), "--plot has no effect on a sweep"),
         (("--estimator", "both", "--sweep"), "--estimator has no effect on a sweep"),
         (("--out", "plan.csv"), "--out has no effect on one plan"),
         (("--top", "3"), "--top has no effect on one plan"),

@@ -1,7 +1,6 @@
 """Control sequences in logs, errors, names and journals: shown as text wherever they come out."""
 
 import csv
-import json
 import os
 import pty
 import re
@@ -14,7 +13,7 @@ import pytest
 import forked
 from servetune.errors import InputError
 from servetune.metrics import Record
-from servetune.report import as_text, dashboard_html, ranking_table
+from servetune.report import as_text, dashboard_html, page_data_in, ranking_table
 from servetune.store import Failure, record_from_json, write_requests_csv
 from servetune.visible import visible
 
@@ -74,7 +73,7 @@ def test_tables_pages_and_errors_show_them(text):
     for records in ([ended], [ended, failed]):
         assert not CONTROL.search(as_text(ranking_table(records, ())))
         page = dashboard_html(records, (), title=text)
-        data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
+        data = page_data_in(page)
         texts = [page, *_texts(data)]
         assert not any(CONTROL.search(each) for each in texts)
     error = InputError(f"no {text}", hint=text)

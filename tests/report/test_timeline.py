@@ -5,7 +5,7 @@ import report_records as factory
 
 from servetune.metrics import Record
 from servetune.report import dashboard_html, timeline_of
-from servetune.report.figures import MOST_BARS
+from servetune.report.timeline import MOST_BARS
 
 
 def record(index, due_s, end_s, *, first_s=None, outcome="ok"):

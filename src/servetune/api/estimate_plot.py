@@ -1,90 +1,151 @@
-"""Roofline and curves of an estimate: the figure's data, and its file."""
+"""Page of an estimate: its figures' data, and its file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
+from servetune.api.choosing import Selection
+from servetune.api.estimate_load import LoadCurve
 from servetune.api.estimate_text import Split, binding
+from servetune.engines import priced_release
 from servetune.errors import InputError
 from servetune.hardware import Device, Node
 from servetune.models import NetworkShape
-from servetune.perf.roofline import OperatingPoint, Phase
+from servetune.perf.roofline import OperatingPoint, interval_of
+from servetune.perf.roofline import Phase as FoundPhase
+from servetune.perf.sweep import Offer
+from servetune.plan import Plan
 from servetune.report import (
     BandPoint,
     Curve,
     Dot,
+    EstimateHeading,
+    MachineCost,
+    Phase,
     Roof,
     RooflineFigure,
     StepBar,
     StepSlice,
-    roofline_html,
-    roofline_svg,
+    cheapest_first,
+    estimate_page,
 )
 from servetune.store import require_regular, write_text
-from servetune.units import MS_PER_S, format_seconds
 from servetune.workload import Workload
-
-_SUFFIXES = (".svg", ".html")
 
 
 def require_plottable(path: Path) -> None:
-    """Refuse a file that the plot cannot go to, before anything is computed.
+    """Refuse a file that the page cannot go to, before anything is computed.
 
     Raises:
-        InputError: Its ending is neither of the two.
+        InputError: It does not end in .html.
         StoreError: It is no regular file, such as a device or a folder.
     """
-    if path.suffix.lower() not in _SUFFIXES:
+    if path.suffix.lower() != ".html":
+        images = path.suffix.lower() in (".svg", ".png")
         raise InputError(
-            f"--plot draws .svg or .html, not '{path.name}'", hint="name the file plan.svg"
+            f"--plot writes a page, and '{path.name}' does not end in .html",
+            hint=f"name it {path.stem or 'plan'}.html"
+            + ("; the page saves each figure as SVG or PNG" if images else ""),
         )
     require_regular(path)
 
 
-def write_plot(path: Path, figure: RooflineFigure) -> None:
-    draw = roofline_svg if path.suffix.lower() == ".svg" else roofline_html
-    write_text(path, draw(figure))
+def write_roofline(
+    path: Path, best: Split, load: LoadCurve, node: Node, shape: NetworkShape, workload: Workload
+) -> None:
+    """Write the page of one plan on one machine."""
+    heading = _heading(shape, node.label, workload, best.plan, best.plan.label)
+    write_text(path, estimate_page(heading, roofline=roofline_figure(best, load, node)))
 
 
-def roofline_figure(
-    best: Split,
-    points: Sequence[OperatingPoint],
-    node: Node,
-    shape: NetworkShape,
-    workload: Workload,
-) -> RooflineFigure:
-    """What the picture shows: the device's roof, each operation's dot, and the curves."""
+def write_machines(path: Path, offers: Sequence[Offer], selection: Selection) -> None:
+    """Write the page of several machines."""
+    where = f"{len(offers)} machines"
+    heading = _heading(selection.shape, where, selection.workload, selection.plan, "")
+    write_text(path, estimate_page(heading, machines=offer_costs(offers, selection.shape)))
+
+
+def _heading(
+    shape: NetworkShape, where: str, workload: Workload, plan: Plan, label: str
+) -> EstimateHeading:
+    pair = workload.lengths.fixed_pair
+    return EstimateHeading(
+        title=f"{shape.name} on {where}",
+        model=shape.name,
+        machine=where,
+        engine=", ".join(part for part in (priced_release(plan).engine, label) if part),
+        workload=(
+            f"{pair[0]:,} tokens in, {pair[1]:,} out" if pair else f"{workload.name}'s lengths"
+        ),
+    )
+
+
+def offer_costs(offers: Sequence[Offer], shape: NetworkShape) -> tuple[MachineCost, ...]:
+    """Costs of machines with the intervals of their predictions, cheapest first."""
+    return cheapest_first(_offer_cost(offer, shape) for offer in offers)
+
+
+def _offer_cost(offer: Offer, shape: NetworkShape) -> MachineCost:
+    node, best = offer.node, offer.best
+    price = node.price
+    if best is None:
+        return MachineCost(
+            machine=node.label,
+            label="",
+            cost=None,
+            usd_per_hour=price.usd_per_hour if price else None,
+            holds=False,
+            missed=offer.why_not,
+            predicted=True,
+        )
+    rate = best.point.output_tokens_per_s
+    interval = interval_of(node, best.plan, shape, best.correction, output_tokens_per_s=rate)
+    cost = best.cost_per_million_tokens_usd
+    return MachineCost(
+        machine=node.label,
+        label=f"{best.plan.label}, {best.point.concurrency:,} users",
+        cost=cost,
+        low=cost * interval.low_factor if cost is not None else None,
+        high=cost * interval.high_factor if cost is not None else None,
+        usd_per_hour=price.usd_per_hour if price else None,
+        price_source=price.source if price else "",
+        copies=best.plan.replicas * best.plan.data_parallel,
+        output_tokens_per_s=rate,
+        missed="" if cost is not None else offer.why_not or "its price is not known",
+        predicted=True,
+    )
+
+
+def roofline_figure(best: Split, load: LoadCurve, node: Node) -> RooflineFigure:
+    """What the page shows of a plan: the roof, each operation's dot, the steps and the curves."""
     answer = best.answer
     roofline, throughput = answer.roofline, answer.best_throughput
     assert roofline is not None
     assert throughput is not None
-    pair = workload.lengths.fixed_pair
-    load = f"{pair[0]:,} tokens in, {pair[1]:,} out" if pair else f"{workload.name}'s lengths"
     copies = best.plan.replicas * best.plan.data_parallel
     running = max(1, round(throughput.running / copies))
-    phases = (
+    phases: tuple[tuple[Phase, str, FoundPhase], ...] = (
         ("prefill", "one prompt's prefill", roofline.prefill),
         ("decode", f"decode of {running:,} sequences", roofline.decode_at_best),
     )
     dtypes = {part.math_dtype for _, _, phase in phases for part in phase.parts if part.math_dtype}
+    points = [(point, load.interval(point.concurrency)) for point in load.points]
     band = answer.interval
     measured = "corrected by measured runs" if band.calibrated else "not calibrated here"
     curves = (
-        _curve("TTFT", "s", points, "ttft_ms", band.ttft_low_factor, band.ttft_high_factor),
-        _curve("ITL", "s", points, "itl_ms", band.low_factor, band.high_factor),
         _curve(
-            "Output tokens per second",
-            "/s",
-            points,
-            "output_tokens_per_s",
-            1 / band.high_factor,
-            1 / band.low_factor,
+            "TTFT", "ms", [(p, p.ttft_ms, i.ttft_low_factor, i.ttft_high_factor) for p, i in points]
+        ),
+        _curve("ITL", "ms", [(p, p.itl_ms, i.low_factor, i.high_factor) for p, i in points]),
+        _curve(
+            "Output throughput",
+            "tokens/s",
+            [(p, p.output_tokens_per_s, 1 / i.high_factor, 1 / i.low_factor) for p, i in points],
         ),
     )
     return RooflineFigure(
-        title=f"{shape.name} on {node.label}",
-        subtitle=f"{best.plan.label} · {load} · predicted by formula, nothing was run",
         device=node.device.name,
         memory_bytes_per_s=node.device.memory_bytes_per_s,
         roofs=tuple(
@@ -95,9 +156,11 @@ def roofline_figure(
         # Answers of one token have no gaps, and nothing at zero is on a logarithmic axis.
         curves=tuple(each for each in curves if all(p.value > 0 for p in each.points)),
         chosen_concurrency=throughput.concurrency,
-        footnote=f"Bands: nine of ten runs are expected inside ({measured}; {band.basis}). "
-        "Dots: an operation's FLOPs per byte, at the rate that it is predicted to reach on one "
-        "device; their area is their share of the step.",
+        knee_concurrency=load.knee.concurrency,
+        dots_note="A dot is an operation's FLOPs per byte, at the rate that it is predicted to "
+        "reach on one device; its area is its share of the step.",
+        curves_note=f"Predicted by formula, nothing was run. Nine of ten runs are expected inside "
+        f"the intervals ({measured}; {band.basis}).",
     )
 
 
@@ -111,7 +174,7 @@ def _roofs(device: Device, dtypes: set[str]) -> list[tuple[str, float]]:
     return [(" and ".join(names), rate) for rate, names in sorted(found.items())]
 
 
-def _dots(phase: str, found: Phase) -> list[Dot]:
+def _dots(phase: Phase, found: FoundPhase) -> list[Dot]:
     return [
         Dot(
             name=part.name,
@@ -126,18 +189,18 @@ def _dots(phase: str, found: Phase) -> list[Dot]:
     ]
 
 
-def _bar(phase: str, label: str, found: Phase) -> StepBar:
+def _bar(phase: Phase, label: str, found: FoundPhase) -> StepBar:
     return StepBar(
         phase=phase,
         label=label,
-        time=format_seconds(found.step_ms / MS_PER_S),
+        time_ms=found.step_ms,
         bound=binding(found),
         slices=tuple(
             StepSlice(
                 name=part.name,
                 kind=part.kind,
                 share_fraction=part.share_fraction,
-                time=format_seconds(part.time_ms / MS_PER_S),
+                time_ms=part.time_ms,
             )
             for part in found.parts
         ),
@@ -146,23 +209,17 @@ def _bar(phase: str, label: str, found: Phase) -> StepBar:
 
 def _curve(
     title: str,
-    unit: str,
-    points: Sequence[OperatingPoint],
-    field: str,
-    low_factor: float,
-    high_factor: float,
+    unit: Literal["ms", "tokens/s"],
+    points: Sequence[tuple[OperatingPoint, float, float, float]],
 ) -> Curve:
-    scale = 1 / MS_PER_S if unit == "s" else 1.0
+    """Curve of points, each with its value and the factors of its interval."""
     return Curve(
         title=title,
         unit=unit,
         points=tuple(
             BandPoint(
-                concurrency=point.concurrency,
-                value=getattr(point, field) * scale,
-                low=getattr(point, field) * scale * low_factor,
-                high=getattr(point, field) * scale * high_factor,
+                concurrency=point.concurrency, value=value, low=value * low, high=value * high
             )
-            for point in points
+            for point, value, low, high in points
         ),
     )

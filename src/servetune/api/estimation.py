@@ -13,7 +13,7 @@ from servetune.api import choosing
 from servetune.api.choosing import Judge, Selection
 from servetune.api.estimate_commands import tune_commands
 from servetune.api.estimate_load import LoadCurve
-from servetune.api.estimate_plot import require_plottable, roofline_figure, write_plot
+from servetune.api.estimate_plot import require_plottable, write_machines, write_roofline
 from servetune.api.estimate_results import (
     Compared,
     Estimation,
@@ -208,7 +208,7 @@ class Estimate(Request, frozen=True, kw_only=True):
     plot: Annotated[
         Path | None,
         option(
-            "File for the chosen plan's roofline and curves, .svg or .html.",
+            "Page (.html) with figures: the chosen plan's roofline and curves, or machines' costs.",
             group="Outputs",
             metavar="FILE",
         ),
@@ -362,7 +362,13 @@ def _of_model(request: Estimate, model: str, kept: KeptCalibration | None) -> Es
         roomy = msgspec.structs.replace(
             selection, plan=long_enough(selection.plan, shape, workload)
         )
-        return _ranking(roomy, nodes, kept) if request.sweep else _comparison(roomy, nodes, kept)
+        if request.sweep:
+            return _ranking(roomy, nodes, kept)
+        compared = _comparison(roomy, nodes, kept)
+        if request.plot is not None:
+            write_machines(request.plot, compared.offers, roomy)
+            progress(f"plot       {request.plot}")
+        return compared
     correction = kept.require_for(shape=shape, node=nodes[0]) if kept else None
     return _estimation(request, selection, nodes[0], correction)
 
@@ -409,7 +415,7 @@ def _estimation(
     if request.estimator != "servetune":
         opinions = side_by_side(best, plan.model, shape, node, workload, correction)
     if request.plot is not None:
-        write_plot(request.plot, roofline_figure(best, load.points, node, shape, workload))
+        write_roofline(request.plot, best, load, node, shape, workload)
         progress(f"plot       {request.plot}")
     held = load.held(Judge(selection.limits, shape, selection.confidence))
     centre = held.concurrency if selection.limits else load.knee.concurrency
@@ -492,7 +498,11 @@ _BESIDE_A_TABLE = frozenset(
 _TABLES_ALONE = "it goes with --batch"
 _ONE_PLAN = "it is about one plan: leave --sweep and 'all' out beside it"
 _UNREAD_BY_SEVERAL = {"out": _TABLES_ALONE, "models": _TABLES_ALONE, "anchors": _TABLES_ALONE}
-_UNREAD_BY_SEVERAL |= {"plot": _ONE_PLAN, "estimator": _ONE_PLAN, "rate": _ONE_PLAN}
+_UNREAD_BY_SEVERAL |= {"estimator": _ONE_PLAN, "rate": _ONE_PLAN}
+#: Why a page shows no ranking: its plans are a table.
+_UNREAD_BY_RANKINGS = _UNREAD_BY_SEVERAL | {
+    "plot": "it draws one plan, or machines without --sweep"
+}
 
 #: form -> option -> why that form has no effect on it.
 _UNREAD: Mapping[str, Mapping[str, str]] = {
@@ -502,13 +512,13 @@ _UNREAD: Mapping[str, Mapping[str, str]] = {
         "anchors": _TABLES_ALONE,
         "top": "one plan is shown: add --sweep, --gpu all or --instance all",
     },
-    "a sweep": _UNREAD_BY_SEVERAL,
+    "a sweep": _UNREAD_BY_RANKINGS,
     "a comparison of machines": _UNREAD_BY_SEVERAL
     | {
         "target": "machines are ordered by cost: add --sweep to order their plans",
         "price_per_hour_usd": "machines have prices of their own: name one machine for it",
     },
-    "a sweep over machines": _UNREAD_BY_SEVERAL
+    "a sweep over machines": _UNREAD_BY_RANKINGS
     | {
         "price_per_hour_usd": "machines have prices of their own: name one machine for it",
     },

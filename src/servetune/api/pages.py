@@ -17,7 +17,7 @@ from servetune.json_value import JsonObject
 from servetune.option import Port, argument, option
 from servetune.report import dashboard_html, label_of, page_data, varying
 from servetune.report.dashboard import page_json
-from servetune.report.figures import header_of
+from servetune.report.page_data import Live, header_of
 from servetune.report.quantities import QUANTITIES, shown
 from servetune.search import Goal
 from servetune.store import TrialRecord
@@ -114,11 +114,11 @@ class Renderer:
         trials = self._trials(Path(), records, search=False)
         header = header_of(trials.records)
         return RunRow(
-            model=header["model"],
-            machine=header["machine"],
-            engine=header["engine"],
+            model=header.model,
+            machine=header.machine,
+            engine=header.engine,
             trials=len(trials),
-            failed=header["failed_count"],
+            failed=header.failed_count,
             pick=_pick_text(trials),
         )
 
@@ -141,7 +141,7 @@ class Renderer:
             "timeline": _timeline(path, trials),
             "chosen": trials.picks(),
             "search": trials.search,
-            "live": live,
+            "live": Live(**live),
         }
 
 

@@ -110,8 +110,9 @@ def token_cost(
     """Cost of a million output tokens of the whole endpoint.
 
     Copies are taken to serve as fast as the trial's, whose throughput is shared among the copies
-    that it had, but for what copies on one machine cost each other (`perf.copies`). With autoscaling it is the cost at the load that the policy holds: as many
-    requests in flight per copy as its target, with every instance full of copies.
+    that it had, but for what copies on one machine cost each other (`perf.copies`). With
+    autoscaling it is the cost at the load that the policy holds: as many requests in flight per
+    copy as its target, with every instance full of copies.
 
     Returns:
         `None` without a price on demand or a throughput.

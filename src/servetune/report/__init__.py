@@ -9,12 +9,14 @@ from servetune.report.comparison import (
     pairs_within,
     quantity_errors,
 )
-from servetune.report.dashboard import dashboard_html, timeline_in
+from servetune.report.dashboard import dashboard_html, page_data_in, page_json, timeline_in
 from servetune.report.digest import Digest, digest_of, digest_of_pick
-from servetune.report.figures import page_data, timeline_of
+from servetune.report.estimate_page import EstimateHeading, estimate_page
 from servetune.report.inline import digest_html, table_html, text_html
 from servetune.report.levels import levels_table
+from servetune.report.machines import MachineCost, cheapest_first
 from servetune.report.markdown import digest_markdown
+from servetune.report.page_data import Live, PageData, page_data
 from servetune.report.prices import price_lines
 from servetune.report.ranking import (
     candidates_of,
@@ -30,12 +32,11 @@ from servetune.report.roofline import (
     BandPoint,
     Curve,
     Dot,
+    Phase,
     Roof,
     RooflineFigure,
     StepBar,
     StepSlice,
-    roofline_html,
-    roofline_svg,
 )
 from servetune.report.suggestions import suggestions
 from servetune.report.summary import (
@@ -55,12 +56,18 @@ from servetune.report.tables import (
     recommendation_text,
     simulated_notice,
 )
+from servetune.report.timeline import timeline_of
 
 __all__ = [
     "BandPoint",
     "Curve",
     "Digest",
     "Dot",
+    "EstimateHeading",
+    "Live",
+    "MachineCost",
+    "PageData",
+    "Phase",
     "PredictionPair",
     "ReplicaRow",
     "Roof",
@@ -70,6 +77,7 @@ __all__ = [
     "as_text",
     "bench_table",
     "candidates_of",
+    "cheapest_first",
     "check_constraints",
     "choice_json",
     "comparison_table",
@@ -79,11 +87,14 @@ __all__ = [
     "digest_markdown",
     "digest_of",
     "digest_of_pick",
+    "estimate_page",
     "front_chart",
     "label_of",
     "levels_table",
     "median_errors",
     "page_data",
+    "page_data_in",
+    "page_json",
     "pairs_between",
     "pairs_table",
     "pairs_within",
@@ -97,8 +108,6 @@ __all__ = [
     "replica_rows",
     "replica_table",
     "results_of",
-    "roofline_html",
-    "roofline_svg",
     "search_in_summary",
     "simulated_notice",
     "suggestions",

@@ -12,7 +12,7 @@ import msgspec
 
 from servetune.metrics import Constraint
 from servetune.metrics.results import ResultFields
-from servetune.report.figures import header_of
+from servetune.report.page_data import header_of
 from servetune.report.prices import price_lines
 from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown
 from servetune.report.ranking import (
@@ -212,7 +212,7 @@ def _doubts(pick: Recommendation, record: TrialRecord, search: SearchSummary | N
 
 def _heading(records: Sequence[TrialRecord]) -> str:
     head = header_of(records)
-    return " on ".join(filter(None, (head["model"], head["machine"]))) or "Trials"
+    return " on ".join(filter(None, (head.model, head.machine))) or "Trials"
 
 
 def _facts(
@@ -221,13 +221,13 @@ def _facts(
     chosen: Mapping[str, Recommendation],
 ) -> tuple[tuple[str, str], ...]:
     head = header_of(records)
-    facts = [(title, str(head[name])) for title, name in _FACTS if head[name]]
-    if head["price"]:
-        facts.append(("price", f"${head['price']} per hour ({head['price_source'] or 'given'})"))
+    facts = [(title, str(fact)) for title, name in _FACTS if (fact := getattr(head, name))]
+    if head.price:
+        facts.append(("price", f"${head.price} per hour ({head.price_source or 'given'})"))
     goal = goal_text(constraints, chosen)
     if goal and len(records) > 1:
         facts.append(tuple(goal.split(": ", 1)))  # type: ignore[arg-type]
-    failed = f", {head['failed_count']:,} of them failed" if head["failed_count"] else ""
+    failed = f", {head.failed_count:,} of them failed" if head.failed_count else ""
     if len(records) > 1:
         facts.append(("trials", f"{len(records):,}{failed}"))
     else:

@@ -119,15 +119,25 @@ def candidates_of(records: Sequence[TrialRecord]) -> list[Candidate]:
     Trials of a study that are equal but for their seed are one candidate, with the mean of their
     results and the key of the first: the best of several runs would be best by chance.
     """
+    return [candidate for _, candidate in runs_of_candidates(records)]
+
+
+def runs_of_candidates(
+    records: Sequence[TrialRecord],
+) -> list[tuple[list[TrialRecord], Candidate]]:
+    """Candidates for a recommendation, each behind the trials that it stands for."""
     names = varying(records)
     return [
-        Candidate(
-            key=runs[0].key,
-            label=_label_of_runs(runs, names),
-            results=results_of(runs[0])
-            if len(runs) == 1
-            else mean_results([*map(results_of, runs)]),
-            simulated=runs[0].simulated,
+        (
+            runs,
+            Candidate(
+                key=runs[0].key,
+                label=_label_of_runs(runs, names),
+                results=results_of(runs[0])
+                if len(runs) == 1
+                else mean_results([*map(results_of, runs)]),
+                simulated=runs[0].simulated,
+            ),
         )
         for runs in _repeats([record for record in records if record.status == "ok"])
     ]

@@ -10,10 +10,10 @@ from servetune.report.ranking import ranked
 from servetune.search import Recommendation
 from servetune.store.schema import TrialRecord
 
-#: Most trials of a page: more marks than this make charts slow and say no more.
-MOST_TRIALS = 2000
-#: Most bytes of the trials of a page; a page with everything else stays below 10 MB.
-MOST_BYTES = 6_000_000
+#: Most trials of a page: as many as it draws and sorts within a second.
+MOST_TRIALS = 10_000
+#: Most bytes of the trials of a page before they are compressed, to about a fifteenth.
+MOST_BYTES = 40_000_000
 
 
 def in_order_of_interest(

@@ -7,10 +7,11 @@ name or a log cannot become markup. The findings are plain tables as well, reada
 
 from __future__ import annotations
 
-import base64
+import gzip
 import hashlib
 import html
 import re
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cache
 from importlib import resources
@@ -20,7 +21,7 @@ import msgspec
 
 from servetune.json_value import JsonObject
 from servetune.metrics import Constraint
-from servetune.report.figures import page_data
+from servetune.report.page_data import Live, PageData, page_data
 from servetune.report.quantities import QUANTITIES, quantity_value, shown
 from servetune.report.ranking import (
     any_failed,
@@ -36,23 +37,15 @@ from servetune.search import Recommendation, SearchSummary
 from servetune.store.schema import TrialRecord
 from servetune.visible import visible
 
-#: Script files in the order of their dependencies.
-_SCRIPTS = (
-    "guard.js",
-    "values.js",
-    "draw.js",
-    "charts.js",
-    "timeline.js",
-    "panels.js",
-    "table.js",
-    "main.js",
+_POLICY = (
+    "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data: blob:; "
+    "connect-src {connect}; base-uri 'none'; form-action 'none'"
 )
 
-_POLICY = (
-    "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data:; "
-    "base-uri 'none'; form-action 'none'"
-)
-_LIVE_POLICY = "; connect-src 'self'"
+#: Most rows of the table that is readable without scripts.
+_STATIC_ROWS = 500
+#: Bytes of data from which on a page holds them compressed: a browser reads both, a person plain.
+_COMPRESSED_FROM_BYTES = 2_000_000
 
 
 def dashboard_html(
@@ -65,7 +58,7 @@ def dashboard_html(
     timelines: Mapping[str, JsonObject] | None = None,
     chosen: Mapping[str, Recommendation] | None = None,
     search: SearchSummary | None = None,
-    live: JsonObject | None = None,
+    live: Live | None = None,
 ) -> str:
     """Dashboard as HTML; equal arguments give equal pages.
 
@@ -78,7 +71,7 @@ def dashboard_html(
         timelines: Request timelines of trials of a sweep, by their keys.
         chosen: Picks of the run, where they have been made.
         search: What the search of the run did, where there was one.
-        live: Addresses of a page that is served and follows its run: `events` and `control`.
+        live: Addresses of the server of a page that follows a run; such a page may ask its server.
     """
     chosen = picks(records, constraints) if chosen is None else chosen
     data = page_data(
@@ -92,29 +85,36 @@ def dashboard_html(
         search=search,
         live=live,
     )
-    keys = {trial["key"] for trial in data["trials"]}
-    style, script = _text("dashboard.css"), _script()
+    keys = {trial.key for trial in data.trials[:_STATIC_ROWS]}
+    static = static_html(records, constraints, title=title, keys=keys, chosen=chosen, search=search)
+    return page_html(data, static)
+
+
+def page_html(data: PageData, static: str) -> str:
+    """Page as HTML: its data, and what is readable without scripts.
+
+    Args:
+        data: Data of the page.
+        static: Findings as escaped HTML.
+    """
+    style, script = _text("page.css"), _text("page.js")
+    kind, embedded = _embedded(page_json(data))
     return _joined(
         _text("dashboard.html"),
         {
-            "csp": _POLICY.format(script=_digest(script), style=_digest(style))
-            + (_LIVE_POLICY if live else ""),
-            "title": _escaped(f"{title} · servetune"),
-            "style": style,
-            "static": static_html(
-                records, constraints, title=title, keys=keys, chosen=chosen, search=search
+            "csp": _POLICY.format(
+                script=_digest(script),
+                style=_digest(style),
+                connect="'self'" if data.live else "'none'",
             ),
-            "data": _embedded(data),
+            "title": escaped(f"{data.title} · servetune"),
+            "style": style,
+            "static": static,
+            "data_type": kind,
+            "data": embedded,
             "script": script,
         },
     )
-
-
-@cache
-def _script() -> str:
-    """Scripts joined in one function, so that the global scope stays empty."""
-    parts = "\n".join(_text(name) for name in _SCRIPTS)
-    return f"(() => {{\n'use strict';\n{parts}}})();"
 
 
 @cache
@@ -122,31 +122,42 @@ def _text(name: str) -> str:
     return (resources.files("servetune.report") / "templates" / name).read_text(encoding="utf-8")
 
 
-_DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.S)
+_DATA = re.compile(r'<script type="([^"]*)" id="data">(.*?)</script>', re.S)
 
 
-def timeline_in(page: str) -> JsonObject | None:
-    """Timeline that a page holds; `None` without one, or where it is no page of ours."""
+def page_data_in(page: str) -> JsonObject | None:
+    """Data that a page holds as JSON; `None` where it is no page of ours."""
     found = _DATA.search(page)
     if found is None:
         return None
     try:
-        data = msgspec.json.decode(found[1])
-    except msgspec.DecodeError:
+        text = found[2] if found[1] == "application/json" else gzip.decompress(b64decode(found[2]))
+        data = msgspec.json.decode(text)
+    except (msgspec.DecodeError, ValueError, OSError, EOFError):
         return None
-    timeline = data.get("timeline") if isinstance(data, dict) else None
+    return data if isinstance(data, dict) else None
+
+
+def timeline_in(page: str) -> JsonObject | None:
+    """Timeline that a page holds; `None` without one, or where it is no page of ours."""
+    timeline = (page_data_in(page) or {}).get("timeline")
     return timeline if isinstance(timeline, dict) else None
 
 
-def page_json(data: object) -> bytes:
+def page_json(data: PageData) -> bytes:
     """Data of a page as JSON, with control characters that the page shows as text."""
-    return msgspec.json.encode(_visible(data))
+    return msgspec.json.encode(_visible(msgspec.to_builtins(data)))
 
 
-def _embedded(data: object) -> str:
-    """JSON with `<`, `>` and `&` escaped, so that it cannot end its script element."""
-    text = page_json(data).decode()
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+def _embedded(data: bytes) -> tuple[str, str]:
+    """Media type and text of the data: JSON with `<`, `>` and `&` escaped, so that it cannot end
+    its script element; much of it as gzip in base64.
+    """
+    if len(data) >= _COMPRESSED_FROM_BYTES:
+        return "application/gzip", b64encode(gzip.compress(data, mtime=0)).decode()
+    text = data.decode()
+    escaped = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return "application/json", escaped
 
 
 def _visible(value: Any) -> Any:
@@ -159,7 +170,7 @@ def _visible(value: Any) -> Any:
 
 
 def _digest(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+    return f"sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def _joined(template: str, parts: Mapping[str, str]) -> str:
@@ -189,7 +200,7 @@ def static_html(
 ) -> str:
     """Heading, picks with their reasons, and the trials with `keys`, as escaped HTML."""
     if not records:
-        return f'<div class="static"><h1>{_escaped(title)}</h1><p>No trials yet.</p></div>'
+        return f'<div class="static"><h1>{escaped(title)}</h1><p>No trials yet.</p></div>'
     names = varying(records)
     reasons = (recommendation_text(pick) for pick in chosen.values())
     failing = any_failed(records)
@@ -225,21 +236,19 @@ def static_html(
     return "\n".join(
         [
             '<div class="static">',
-            f"<h1>{_escaped(title)}</h1>",
-            f"<p><strong>{_escaped(simulated_notice(records))}</strong></p>",
-            *(f"<pre>{_escaped(text)}</pre>" for text in reasons),
-            *([f"<pre>{_escaped(str(search))}</pre>"] if search else []),
+            f"<h1>{escaped(title)}</h1>",
+            f"<p><strong>{escaped(simulated_notice(records))}</strong></p>",
+            *(f"<pre>{escaped(text)}</pre>" for text in reasons),
+            *([f"<pre>{escaped(str(search))}</pre>"] if search else []),
             *([f"<p>{left_out:,} further trials are in the summary.</p>"] if left_out else []),
-            "<table><thead>",
-            _row("th", heads),
-            "</thead><tbody>",
-            *(_row("td", row) for row in rows),
-            "</tbody></table></div>",
+            table_html(heads, rows),
+            "</div>",
         ]
     )
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Text as HTML, its control characters visible."""
     return html.escape(visible(text))
 
 
@@ -257,5 +266,12 @@ def _constraint_text(record: TrialRecord, constraints: tuple[Constraint, ...]) -
     return ", ".join(words)
 
 
-def _row(tag: str, cells: Iterable[str]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{_escaped(cell)}</{tag}>" for cell in cells) + "</tr>"
+def table_html(heads: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
+    """Table of texts as HTML."""
+
+    def row(tag: str, cells: Iterable[str]) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escaped(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    head = f"<caption>{escaped(caption)}</caption>" if caption else ""
+    body = "\n".join(row("td", each) for each in rows)
+    return f"<table>{head}<thead>{row('th', heads)}</thead><tbody>\n{body}\n</tbody></table>"
