@@ -43,7 +43,7 @@ export function LiveBar({ live, follow }: { live: Live; follow: (data: PageData)
   const send = async (action: string, word: string) => {
     try {
       const reply = await fetch(live.control, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ action, token: word }) });
-      if (reply.ok) { sessionStorage.setItem(TOKEN, word); setAnswer(action === 'stop' ? 'The run stops after its running trial' : 'The running trial is put off'); return; }
+      if (reply.ok) { sessionStorage.setItem(TOKEN, word); setAnswer(action === 'stop' ? 'The run stops; trials that ended are kept' : 'The running trial is put off'); return; }
       sessionStorage.removeItem(TOKEN);
       setAnswer(reply.status === 401 || reply.status === 403 ? 'The token is not that of the terminal' : `Not done: ${(await reply.text()).slice(0, 200)}`);
     } catch { setAnswer('The server of this page does not answer'); }

@@ -3,7 +3,7 @@ import type { ComponentChildren, JSX } from 'preact';
 import { useCallback, useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { CHARTS } from './charts';
 import { intervalOf } from './choice';
-import type { PageData, PageObjective } from './data';
+import type { PageData, PageObjective, Timeline } from './data';
 import { Details, DetailParts } from './details';
 import { copy, csvText, download, markdown } from './files';
 import { Filters, Limits } from './limits';
@@ -35,7 +35,9 @@ export function App({ first }: { first: PageData }): JSX.Element {
   const set = useCallback((change: Partial<State>) => setState((now) => ({ ...now, ...change })), []);
   useEffect(() => {
     const hash = toHash(state, initial);
-    if (hash !== location.hash.replace(/^#/, '')) history.replaceState(null, '', hash ? `#${hash}` : location.pathname + location.search);
+    if (hash === location.hash.replace(/^#/, '')) return;
+    // A frame of a notebook has no address of its own, and refuses.
+    try { history.replaceState(null, '', hash ? `#${hash}` : location.pathname + location.search); } catch { /* the view is kept all the same */ }
   }, [state, initial]);
   useEffect(() => {
     const changed = () => setState((now) => (location.hash.replace(/^#/, '') === toHash(now, initial) ? now : fromHash(location.hash, initial, data)));
@@ -99,6 +101,7 @@ function Study({ model, state, set, view, select, open, failed }: Parts & { fail
   const drawLoad = useMemo(() => (host: HTMLElement, v: View) => load.draw(host, { state, first: new Set(names.keys()) }, v), [state.load, state.loadX, names]);
   // A trial that is selected on a chart is turned to in the table.
   const shown = view.trials;
+  const time = selected.length === 1 ? timelineOf(data, selected[0]!) : null;
   if (failed) return <Trials model={model} state={state} set={set} trials={shown} select={select} open={open} />;
   return (
     <>
@@ -115,6 +118,7 @@ function Study({ model, state, set, view, select, open, failed }: Parts & { fail
           <Figure id="load" title="Latency and throughput under load" view={view} draw={drawLoad} wide lazy={lazy} controls={(
             <><MeasureControls model={model} words="Y" measure={state.load} set={(measure) => set({ load: measure })} />
               <label>X <Select label="X of the load curves" value={state.loadX} options={[['throughput', 'Output throughput'], ['load', 'Load']]} choose={(v) => set({ loadX: v as State['loadX'] })} /></label></>)} />) : null}
+        {time ? <Requests time={time} title="Requests of the selected trial in time" state={state} set={set} view={view} lazy={lazy} /> : null}
         <Further data={data} view={view} lazy={lazy} />
       </div>
       <Comparison model={model} />
@@ -143,13 +147,10 @@ const isEstimate = ({ trials, figures }: PageData): boolean => !trials.length &&
 /** One trial: no picks and no trade-off, its numbers, timeline and distributions are the page. */
 function Run({ model, state, set, view, trial }: Parts & { trial: Trial }): JSX.Element {
   const { data } = model;
-  const time = data.timeline;
-  const drawTimeline = useMemo(() => (time ? (host: HTMLElement, v: View) => timeline.draw(host, { timeline: time, requests: state.requests }, v) : null), [time, state.requests]);
+  const time = timelineOf(data, trial);
   const drawLatencies = useMemo(() => (host: HTMLElement, v: View) => distributions.draw(host, { trials: [trial], metric: 'e2e_latency' }, v), [trial]);
   const saturated = ['server', 'saturation'].some((name) => { const note = trial.results[name]; return Boolean(note && typeof note === 'object' && !Array.isArray(note) && note['saturated']); });
   const measures: [string, string][] = [['output_throughput', 'mean'], ['request_throughput', 'mean'], ['ttft', 'mean'], ['ttft', 'p99'], ['itl', 'mean'], ['tpot', 'mean'], ['e2e_latency', 'mean'], ['e2e_latency', 'p99'], ['goodput', 'mean'], ['cost_per_million_tokens', 'mean'], ['energy_per_token_j', 'mean']];
-  const ranges = time ? timeline.stretches(time) : [];
-  const turn = (to: number) => set({ requests: Math.max(-1, Math.min(ranges.length - 1, to)) });
   if (time) document.documentElement.dataset['timeline'] = String(time.total);
   return (
     <>
@@ -167,13 +168,7 @@ function Run({ model, state, set, view, trial }: Parts & { trial: Trial }): JSX.
         {saturated ? <p class="lead saturated"><span class="stamp">SATURATED</span> Requests came faster than they were served: latencies grow with the length of the run and describe no steady state.</p> : null}
       </section>
       <div class="grid">
-        {time && drawTimeline ? (
-          <Figure id="timeline" title="Every request in time" wide view={view} draw={drawTimeline} controls={ranges.length ? (
-            <>
-              <label>Requests <Select label="Requests" value={String(state.requests)} options={[['-1', `whole run, ${timeline.ROWS} of ${count(time.bars.length)}`], ...ranges.map(([a, b], i): [string, string] => [String(i), `${count(a)} to ${count(b)}`])]} choose={(v) => turn(+v)} /></label>
-              <button type="button" aria-label="Earlier requests" onClick={() => turn(state.requests - 1)}>‹</button>
-              <button type="button" aria-label="Later requests" onClick={() => turn(state.requests + 1)}>›</button>
-            </>) : null} />) : null}
+        {time ? <Requests time={time} title="Every request in time" state={state} set={set} view={view} lazy={false} /> : null}
         {trial.status === 'ok' ? (
           <Figure id="selected" title="Latencies" wide={!time} view={view} draw={drawLatencies}><Statistics model={model} trial={trial} /></Figure>) : null}
         <Further data={data} view={view} lazy={false} without={ALONE} />
@@ -181,6 +176,25 @@ function Run({ model, state, set, view, trial }: Parts & { trial: Trial }): JSX.
       {data.pairs.every((p) => p.own) ? null : <Comparison model={model} />}
       <section class="card" id="trials" aria-labelledby="h-all"><div class="head"><h2 id="h-all">All of this run</h2></div><DetailParts model={model} trial={trial} state={state} /></section>
     </>
+  );
+}
+
+/** Timeline of a trial: the page of one trial has its own, that of a sweep those of some trials. */
+const timelineOf = (data: PageData, trial: Trial): Timeline | null => data.timelines[trial.key] ?? (data.trials.length === 1 ? data.timeline : null);
+
+/** Requests of one trial in time, a stretch of them at a time where there are many. */
+function Requests({ time, title, state, set, view, lazy }: { time: Timeline; title: string; state: State; set: (change: Partial<State>) => void; view: View; lazy: boolean }): JSX.Element {
+  const ranges = timeline.stretches(time);
+  const requests = Math.min(state.requests, ranges.length - 1);
+  const turn = (to: number) => set({ requests: Math.max(-1, Math.min(ranges.length - 1, to)) });
+  const draw = useMemo(() => (host: HTMLElement, v: View) => timeline.draw(host, { timeline: time, requests }, v), [time, requests]);
+  return (
+    <Figure id="timeline" title={title} wide lazy={lazy} view={view} draw={draw} controls={ranges.length ? (
+      <>
+        <label>Requests <Select label="Requests" value={String(requests)} options={[['-1', `whole run, ${timeline.ROWS} of ${count(time.bars.length)}`], ...ranges.map(([a, b], i): [string, string] => [String(i), `${count(a)} to ${count(b)}`])]} choose={(v) => turn(+v)} /></label>
+        <button type="button" aria-label="Earlier requests" onClick={() => turn(requests - 1)}>‹</button>
+        <button type="button" aria-label="Later requests" onClick={() => turn(requests + 1)}>›</button>
+      </>) : null} />
   );
 }
 
