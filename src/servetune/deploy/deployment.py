@@ -364,7 +364,7 @@ def _component(endpoint: Endpoint, model_name: str, tags: list[dict[str, str]]) 
                 "MinMemoryRequiredInMb": hosting.memory_mib_per_copy[instance_type],
                 **(
                     {}
-                    if hosting.cpu_cores_per_copy is None
+                    if hosting.cpu_cores_per_copy is msgspec.UNSET
                     else {"NumberOfCpuCoresRequired": hosting.cpu_cores_per_copy}
                 ),
             },

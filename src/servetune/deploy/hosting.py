@@ -156,7 +156,7 @@ class Hosting(msgspec.Struct, frozen=True, kw_only=True):
         devices_per_copy: Accelerators that one copy takes.
         copies_per_instance: Copies that fit on one instance.
         memory_mib_per_copy: Host memory that one copy reserves, by instance type.
-        cpu_cores_per_copy: CPU cores that one copy reserves; `None` for no reservation.
+        cpu_cores_per_copy: CPU cores that one copy reserves; unset for no reservation.
         adapters: LoRA adapters on the component.
         scaling: Autoscaling; `None` for none.
         routing: Rule that picks the instance or copy for a request.
@@ -172,7 +172,7 @@ class Hosting(msgspec.Struct, frozen=True, kw_only=True):
     devices_per_copy: int = 1
     copies_per_instance: int = 1
     memory_mib_per_copy: dict[str, int] = {}
-    cpu_cores_per_copy: float | None = None
+    cpu_cores_per_copy: float | msgspec.UnsetType = msgspec.UNSET
     adapters: tuple[Adapter, ...] = ()
     scaling: Scaling | None = None
     routing: Routing = Routing()
@@ -361,9 +361,9 @@ class HostingOptions(msgspec.Struct, frozen=True, kw_only=True):
             queued=queued,
         )
 
-    def _cpu_cores(self, nodes: tuple[Node, ...], per_instance: int) -> float | None:
+    def _cpu_cores(self, nodes: tuple[Node, ...], per_instance: int) -> float | msgspec.UnsetType:
         if self.cpu_cores is None:
-            return None
+            return msgspec.UNSET
         if self.copies is None:
             raise InputError("--cpu-cores is for copies", hint="give --copies 1 or more")
         for node in nodes:
