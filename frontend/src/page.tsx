@@ -19,7 +19,7 @@ import * as distributions from './charts/distributions';
 import * as timeline from './timeline';
 import { tip } from './tip';
 import * as tradeoff from './tradeoff';
-import type { Limit, Measure, Trial, View } from './view';
+import type { Measure, Trial, View } from './view';
 import { count, digits, known, percent, plural, rangeText, shown } from './words';
 
 /** Trials above which charts are drawn only near the screen. */
@@ -95,7 +95,7 @@ function Study({ model, state, set, view, select, open, failed }: Parts & { fail
     const found = keys.map((key) => model.byKey.get(key)).filter((t): t is Trial => Boolean(t));
     return found.length ? found : data.trials.slice(0, 1);
   }, [state.selection, names, model]);
-  const setLimit = useCallback((limit: Limit, value: number) => set({ limits: state.limits.map((c) => (c.metric === limit.metric && c.statistic === limit.statistic && c.op === limit.op && c.added === limit.added ? { ...c, value } : c)) }), [state.limits]);
+  const setLimit = useCallback((index: number, value: number) => set({ limits: state.limits.map((c, i) => (i === index ? { ...c, value } : c)) }), [state.limits]);
   const drawTradeoff = useMemo(() => (host: HTMLElement, v: View) => tradeoff.draw(host, { state, picks: names, allLimits: state.limits, setZoom: (zoom) => set({ zoom }), setLimit }, v),
     [state.x, state.y, state.xLog, state.yLog, state.zoom, state.colour, state.shape, state.limits, names, setLimit]);
   const drawLoad = useMemo(() => (host: HTMLElement, v: View) => load.draw(host, { state, first: new Set(names.keys()) }, v), [state.load, state.loadX, names]);

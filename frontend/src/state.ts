@@ -89,7 +89,8 @@ export function fromHash(hash: string, initial: State, data: PageData): State {
   const zoom = (parts.get('zoom') ?? '').split(',').map(Number);
   if (zoom.length === 4 && zoom.every(Number.isFinite)) state.zoom = zoom as State['zoom'];
   const limits = parts.get('limits');
-  if (limits !== null) state.limits = limits.split(';').flatMap((text) => limitOf(text, names));
+  const metrics = new Set([...names, ...data.constraints.map((c) => c.metric)]);
+  if (limits !== null) state.limits = limits.split(';').flatMap((text) => limitOf(text, metrics));
   const keys = new Set(data.trials.map((t) => t.key));
   state.selection = (parts.get('sel') ?? '').split(',').filter((key) => keys.has(key));
   const columns = parts.get('cols');

@@ -22,7 +22,8 @@ export interface Tradeoff {
   /** All limits of the page; `view.limits` are those that are on. */
   allLimits: readonly Limit[];
   setZoom(zoom: State['zoom']): void;
-  setLimit(limit: Limit, value: number): void;
+  /** Moves the limit at a place in `allLimits`. */
+  setLimit(index: number, value: number): void;
 }
 
 interface Point { t: Trial; x: number; y: number; px: number; py: number }
@@ -236,7 +237,7 @@ function wireLimit(handle: SVGElement, axis: Axis, vertical: boolean, limit: Lim
     const move = (e: PointerEvent) => {
       const at = vertical ? e.clientX - chart.left : e.clientY - chart.top;
       const value = axis.invert(Math.max(Math.min(start, end), Math.min(Math.max(start, end), at)));
-      input.setLimit(limit, rounded(value));
+      input.setLimit(index, rounded(value));
     };
     const up = () => { window.removeEventListener('pointermove', move); window.removeEventListener('pointerup', up); window.removeEventListener('pointercancel', up); };
     window.addEventListener('pointermove', move);
@@ -250,7 +251,7 @@ function wireLimit(handle: SVGElement, axis: Axis, vertical: boolean, limit: Lim
     event.stopPropagation();
     const [from, to] = [Math.min(axis.low, limit.value), Math.max(axis.high, limit.value)];
     const at = axis.at(limit.value) + ((end - start) / 100) * step;
-    input.setLimit(limit, rounded(axis.log ? axis.invert(at) : limit.value + ((to - from) / 100) * step));
+    input.setLimit(index, rounded(axis.log ? axis.invert(at) : limit.value + ((to - from) / 100) * step));
     requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector<SVGElement>(`#tradeoff [data-limit="${index}"]`)?.focus()));
   });
 }
