@@ -33,6 +33,8 @@ __all__ = [
 ]
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
+#: Devices, copies or machines.
+FleetCount = Annotated[int, msgspec.Meta(ge=1, le=1024)]
 """A whole number from 1."""
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 """A TCP port."""

@@ -22,6 +22,7 @@ OTHER_TYPES = {
     "input_tokens": "a prediction has one length, a load a law of lengths",
     "instances": "deploy study compares several numbers of instances",
     "load": "two options; see OTHER_NAMES",
+    "name": "deploy orphans deletes several by their names",
     "output_tokens": "a prediction has one length, a load a law of lengths",
     "quantization": "calibrate chooses among several",
     "rate": "bench runs several levels; tune sweeps client arguments, a simulation has one",
@@ -30,6 +31,7 @@ OTHER_TYPES = {
 #: Fields with another default in some verbs, and why.
 OTHER_DEFAULTS = {
     "confidence": "a limit of an estimate need hold less surely than a measured search ends",
+    "constraints": "pages of many runs have those of each",
     "copies": "a bundle's fill its machine, SageMaker's are components; bench counts those there",
     "concurrency": "bench must send something, tune sends as llm-optimizer does, calibrate plans",
     "container": "see OTHER_TYPES",
@@ -43,6 +45,7 @@ OTHER_DEFAULTS = {
     "model": "a running server says what it serves",
     "name": "a calibration is named after its journal, a service after its model",
     "num_gpus": "a simulated server takes as many as its own arguments need",
+    "objective": "pages of many runs have that of each",
     "output_json": "a summary is beside its journal",
     "output_tokens": "bench has LLMPerf's lengths, tune and predictions llm-optimizer's",
     "port": "trials take a free port, a service the usual one",

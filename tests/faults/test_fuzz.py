@@ -261,4 +261,4 @@ def test_the_sound_files_and_command_lines_are_used(folder):
     for verb in PLANS.keys() - {"calibrate"}:
         assert outcome([*verb.split(), *PLANS[verb]]) in (0, 1, None), verb
     assert len(read_journal(folder / "q.jsonl")) == 1
-    assert {verb.split()[0] for verb in PLANS} >= VERBS.keys() - {"stage", "completion"}
+    assert {verb.split()[0] for verb in PLANS} >= VERBS.keys() - {"stage", "completion", "ui"}

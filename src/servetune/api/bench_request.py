@@ -21,6 +21,7 @@ from servetune.errors import InputError
 from servetune.metrics import TOOLS
 from servetune.option import (
     Count,
+    FleetCount,
     NonNegative,
     NonNegativeCount,
     Positive,
@@ -182,7 +183,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         str | None, option("Key of the trial in --against.", metavar="KEY", default="by load")
     ] = None
     copies: Annotated[
-        Count | None,
+        FleetCount | None,
         option(
             "Number of copies behind the addresses; they get as many times a copy's load.",
             metavar="COUNT",

@@ -61,7 +61,7 @@ from servetune.errors import CannotRender, InputError, UnknownName
 from servetune.hardware import Node, Price, instance
 from servetune.json_value import JsonObject
 from servetune.models import NetworkShape, load_shape, weight_bytes
-from servetune.option import Count, argument, option
+from servetune.option import FleetCount, argument, option
 from servetune.plan import Plan
 from servetune.search import failed_requests
 from servetune.store import TrialRecord
@@ -465,7 +465,7 @@ class ServiceDeployment(TrialChoice, frozen=True, kw_only=True):
     ] = None
     port: Annotated[int, option("Port to listen on.")] = 8000
     copies: Annotated[
-        Count | None,
+        FleetCount | None,
         option(
             "Number of copies, each as it was measured; 1 leaves other devices idle.",
             metavar="COUNT",

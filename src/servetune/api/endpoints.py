@@ -134,7 +134,8 @@ class EndpointChange(Tabular, frozen=True, kw_only=True):
     Attributes:
         endpoint: Name of the endpoint.
         changes: A line for each; empty where nothing was to change.
-        unseen: What a deletion could not look at or delete for want of a permission, a line each.
+        unseen: Resources that a deletion could not look at or delete for want of a permission, a
+            line each.
     """
 
     endpoint: str

@@ -247,7 +247,6 @@ class Estimate(Request, frozen=True, kw_only=True):
         str | None,
         option(
             "Benchmark whose server settings apply where the rows of --batch state none.",
-            "--as",
             group="Tables",
             choices=tuple(CONVENTIONS),
             default="each row as it stands",

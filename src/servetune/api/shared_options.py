@@ -13,7 +13,7 @@ from servetune.errors import InputError, UnknownName
 from servetune.hardware import Node, Service, device_names, instances
 from servetune.metrics import MAX_ERROR_RATE, Acceptance
 from servetune.models import catalogue, quantized_checkpoints
-from servetune.option import Count, Fraction, NonNegative, members, option
+from servetune.option import Count, FleetCount, Fraction, NonNegative, members, option
 from servetune.prediction.calibrations import KeptCalibration, calibration_named
 from servetune.search import NAMED, Goal, setting_text, stated_goal
 from servetune.store import TrialRecord
@@ -72,7 +72,6 @@ def sender_processes(text: str) -> int | Literal["auto"]:
     return int(text)
 
 
-DeviceCount = Annotated[int, msgspec.Meta(ge=1, le=1024)]
 """Number of devices; no node has more than 1024."""
 
 
@@ -90,7 +89,7 @@ class Devices(msgspec.Struct, frozen=True, kw_only=True):
         option("GPU type, such as L4.", metavar="NAME", default="what is here", known=device_names),
     ] = None
     num_gpus: Annotated[
-        DeviceCount | None,
+        FleetCount | None,
         option("Number of GPUs.", "--num-gpus", "--gpus", metavar="COUNT", default="1, or all"),
     ] = None
     instance: Annotated[
@@ -181,7 +180,6 @@ SimulatedEngine = Annotated[
 ]
 """Name of an engine that can be simulated."""
 
-CopyCount = Annotated[int, msgspec.Meta(ge=1, le=1024)]
 """Number of copies of a server."""
 
 
@@ -223,10 +221,10 @@ class Copies(msgspec.Struct, frozen=True, kw_only=True):
     group: ClassVar[str] = "Plan"
 
     replicas: Annotated[
-        CopyCount, option("Number of copies, which take turns.", metavar="COUNT")
+        FleetCount, option("Number of copies, which take turns.", metavar="COUNT")
     ] = 1
     prefill_replicas: Annotated[
-        CopyCount | None,
+        FleetCount | None,
         option(
             "Number of further copies that only compute prompts for the others.", metavar="COUNT"
         ),

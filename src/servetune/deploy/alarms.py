@@ -25,7 +25,7 @@ class LatencyLimit(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         statistic: `mean`, `median` or a percentile such as `p99`.
         limit_s: End-to-end latency in seconds.
-        source: Where the limit comes from, for a reader.
+        source: Origin of the limit, for a reader.
     """
 
     statistic: str

@@ -18,6 +18,7 @@ from servetune.deploy.features import EndpointFeatures
 from servetune.deploy.hosting import Hosting
 from servetune.deploy.images import choose_image, image_uri, named_image
 from servetune.deploy.names import require_name, require_role, resource_name
+from servetune.engines import engine
 from servetune.engines.container import Container, Image
 from servetune.errors import CannotRender, UnknownName
 from servetune.hardware.device import Node
@@ -29,11 +30,6 @@ _S3 = re.compile(r"s3://[a-z0-9][a-z0-9.-]+/\S+")
 
 #: End of a SageMaker invocation that does not stream (runtime API, 2026-11).
 INVOCATION_LIMIT_S = 60.0
-
-
-#: Lets vLLM load an adapter's component into the base that runs (model-hosting-container-standards,
-#: docs/sagemaker/05_lora_adapter_management.md, "Required", November 2026).
-LOADS_ADAPTERS = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
 
 
 class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,8 +140,9 @@ def endpoint_of(plan: Plan, options: EndpointOptions, evidence: Evidence | None 
         concurrency=concurrency,
         load_timeout_s=timeout_s,
     )
-    if options.hosting and options.hosting.adapters and plan.engine == "vllm":
-        variables |= LOADS_ADAPTERS
+    shipping = engine(plan.engine).shipping
+    if shipping and options.hosting and options.hosting.adapters:
+        variables |= shipping.adapter_variables
     served = variables[container.key("served_model_name")]
     copies = options.hosting.copies if options.hosting else None
     options.features.check(source, copies=copies)

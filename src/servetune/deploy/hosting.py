@@ -15,7 +15,7 @@ import msgspec
 from servetune.deploy.evidence import HEADROOM, SaturationPoint
 from servetune.errors import InputError, UnknownName
 from servetune.hardware import Node, instance
-from servetune.option import Count, Positive, option
+from servetune.option import FleetCount, Positive, option
 from servetune.plan import Plan
 from servetune.units import GIB, MIB
 
@@ -249,7 +249,7 @@ class HostingOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     group: ClassVar[str] = "Hosting"
 
-    instances: Annotated[Count, option("Number of instances.", metavar="COUNT")] = 1
+    instances: Annotated[FleetCount, option("Number of instances.", metavar="COUNT")] = 1
     fallback: Annotated[
         tuple[str, ...],
         option(
@@ -258,7 +258,7 @@ class HostingOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     copies: Annotated[
-        Count | None,
+        FleetCount | None,
         option(
             "Number of copies, as inference components of one replica each.",
             metavar="COUNT",

@@ -77,6 +77,7 @@ class Shipping(msgspec.Struct, frozen=True, kw_only=True):
             `{rank}` and the `{leader}`'s address; empty for an engine that does not span machines.
         worker_words: Further words of all but the first, which alone answers clients.
         spans_since: Version from which it takes these words.
+        adapter_variables: Environment variables with which a running server loads adapters.
         fill: The Plan with nothing open that can be written, and notes on what cannot; of the
             requests in flight and the engine's version.
         read: Fields of a filled Plan that settings and variables say the other way round; it
@@ -96,5 +97,6 @@ class Shipping(msgspec.Struct, frozen=True, kw_only=True):
     node_words: tuple[str, ...] = ()
     worker_words: tuple[str, ...] = ()
     spans_since: str = ""
+    adapter_variables: Mapping[str, str] = MappingProxyType({})
     fill: Callable[[Plan, int, str], tuple[Plan, list[str]]] = _as_it_is
     read: Callable[[Settings, Mapping[str, str]], dict[str, Setting]] = _nothing_further

@@ -16,7 +16,8 @@ No setting follows from a measured time but two choices that say so: `_DRAFTED_T
 reading of SGLang's rows of other lengths (`unstated_settings`). Runs of lengths that InferenceMAX
 does not have come from other sweeps, whose servers are taken as their engines' defaults.
 
-Applied by `servetune estimate --batch --as inferencemax` and by `benchmarks/prediction` alone.
+Applied by `servetune estimate --batch --convention inferencemax` and by `benchmarks/prediction`
+alone.
 """
 
 from __future__ import annotations

@@ -148,8 +148,8 @@ class PageTrial(msgspec.Struct, frozen=True, kw_only=True):
         results: Results under the journal's field names.
         predicted: Prediction for the same trial.
         interval: Interval of that prediction.
-        suggestions: What the trials suggest next.
-        miscounted: Why its tokens are not counted rightly, where they are not.
+        suggestions: Next steps that the trials suggest.
+        miscounted: Reason why its tokens are not counted rightly, where they are not.
     """
 
     id: int
@@ -262,7 +262,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         progress: Progress of the run in each objective, by the name of its pick.
         machines: Cost on each machine, where there are several.
         differences: Differences to the run that is shown for comparison.
-        roofline: Estimate of one plan on one machine.
+        roofline: Roofline, steps and curves of one plan on one machine.
     """
 
     importance: list[MetricImportance] = []

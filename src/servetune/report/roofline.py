@@ -71,14 +71,14 @@ class RooflineFigure(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         device: Name of the device that the roof is of.
         memory_bytes_per_s: Rate of its memory.
-        roofs: Compute rates, the lowest first.
+        roofs: Rates of computing, the lowest first.
         dots: Operations of a prefill and of a decode step.
         bars: The same two steps by the time of their operations.
         curves: Steady state over the number of users.
         chosen_concurrency: Concurrency of the best throughput.
         knee_concurrency: Concurrency beyond which latency grows faster than throughput.
-        dots_note: What a dot is, as a sentence.
-        curves_note: What the intervals rest on, as a sentence.
+        dots_note: Meaning of a dot, as a sentence.
+        curves_note: Basis of the intervals, as a sentence.
     """
 
     device: str

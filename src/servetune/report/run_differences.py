@@ -30,9 +30,9 @@ class RunDifference(msgspec.Struct, frozen=True, kw_only=True):
         quantity: Quantity.
         statistic: Statistic of it.
         here: Value of this run.
-        here_ends: Its 95% sampling interval; an end is `None` where unknown.
+        here_ends: Ends of its 95% sampling interval; `None` where unknown.
         there: Value of the other run.
-        there_ends: Its 95% sampling interval.
+        there_ends: Ends of its 95% sampling interval.
         change_fraction: Relative difference, here / there - 1.
         change_low: Lower end of the interval of the difference; `None` where unknown.
         change_high: Upper end of the interval of the difference.

@@ -23,7 +23,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: Kind of the resource.
         name: Name of the resource.
-        message: What is otherwise, in one line.
+        message: Difference in one line.
         gone: Whether the resource is not there, so that making it is all that mends it.
         hidden: Whether it may not be looked at, so that nothing is known.
     """

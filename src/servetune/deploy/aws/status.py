@@ -19,7 +19,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         name: Name of the resource.
         status: State in AWS's words; `there` for kinds without states, `gone` or `hidden`.
         detail: Progress, or the reason of a failure.
-        drift: What is otherwise than its bundle says, a line each.
+        drift: Differences from its bundle, a line each.
     """
 
     kind: str

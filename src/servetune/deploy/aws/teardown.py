@@ -41,7 +41,8 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         deleted: Resources, as `kind name`.
-        unseen: What could not be looked at or deleted for want of a permission, a line each.
+        unseen: Resources that could not be looked at or deleted for want of a permission, a line
+            each.
     """
 
     deleted: tuple[str, ...]

@@ -7,7 +7,13 @@ LeaderWorkerSet (`docs/examples/leaderworkerset/basic`, 2026), which start it wi
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from servetune.engines.shipping import Build, Shipping
+
+#: Lets a running server load an adapter's component (model-hosting-container-standards,
+#: docs/sagemaker/05_lora_adapter_management.md, "Required", November 2026).
+LOADS_ADAPTERS = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
 
 SHIPPING = Shipping(
     builds=(
@@ -22,4 +28,5 @@ SHIPPING = Shipping(
     node_words=("--nnodes={count}", "--node-rank={rank}", "--master-addr={leader}"),
     worker_words=("--headless",),
     spans_since="0.12.0",
+    adapter_variables=MappingProxyType(LOADS_ADAPTERS),
 )
