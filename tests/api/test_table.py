@@ -123,7 +123,7 @@ def test_settings_of_a_benchmark_apply_where_it_is_named_and_are_reported(predic
     (plain,) = predict(row)
     assert plain["assumed"] == ""
     known, unknown = predict(
-        row, row.replace("8192,1024", "8000,1024"), options=("--as", "inferencemax")
+        row, row.replace("8192,1024", "8000,1024"), options=("--convention", "inferencemax")
     )
     assert float(known["tpot_ms"]) < float(plain["tpot_ms"])
     assert "2 tokens drafted ahead" in known["assumed"]
@@ -184,7 +184,7 @@ def test_the_shared_measurements_are_predicted_and_mostly_close(shared, servetun
         "out.csv",
         "--models",
         shared / "data/model_configs",
-        "--as",
+        "--convention",
         "inferencemax",
     )
     assert done.returncode == 0, done.stderr
