@@ -59,9 +59,10 @@ test: $(DEV_STAMP)  ## Tests that need neither a real engine nor a GPU, the slow
 	  $(BIN)/python -m pytest --part alone || status=1; \
 	  exit $$status
 
-# Those that take ten seconds or more each: servers that never get ready, kills at every request.
+# Those that take ten seconds or more each (servers that never get ready, kills at every request),
+# and the charts in a browser.
 .PHONY: test-slow
-test-slow: $(DEV_STAMP)  ## The slow tests, of which `test` has none (two minutes)
+test-slow: $(DEV_STAMP)  ## The slow tests, of which `test` has none (four minutes)
 	@status=0; \
 	  $(BIN)/python -m pytest --part together --slow -n 4 --dist loadgroup || status=1; \
 	  $(BIN)/python -m pytest --part alone --slow || status=1; \

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from pathlib import Path
+from importlib import resources
 
 import msgspec
 import pytest
@@ -20,8 +20,8 @@ from servetune.report.ranking import varying
 from servetune.report.run_differences import run_differences
 from servetune.store.schema import PredictionInterval
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("page")]
-AXE = Path(__file__).parents[2] / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("charts")]
+AXE = resources.files("axe_playwright_python") / "axe.min.js"
 LIMITS = parse_constraints("e2e_latency:p99<=60s;request_throughput>=5")
 INTERVAL = PredictionInterval(
     low_factor=0.9, high_factor=1.12, ttft_low_factor=0.6, ttft_high_factor=1.7
@@ -230,7 +230,6 @@ def test_an_estimate_is_the_page_with_its_figures(show):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.skipif(not AXE.is_file(), reason="npm install has not been run in frontend/")
 def test_an_estimate_has_no_serious_fault_of_accessibility(show, scheme):
     page = show(estimate_page(HEADING, roofline=FIGURE, machines=MACHINES), scheme=scheme)
     found = page.evaluate(f"{AXE.read_text()}; axe.run()")

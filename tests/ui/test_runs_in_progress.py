@@ -77,6 +77,7 @@ def test_a_study_is_followed_and_goes_on_when_its_pages_are_killed(
     assert "Traceback" not in server.stderr.read()
 
 
+@pytest.mark.slow
 def test_a_study_that_is_killed_is_lost_and_can_be_resumed(command, pages_process, tmp_path):
     _, pages = pages_process("ui", "results")
     study = command(*SIMULATED)
@@ -125,6 +126,7 @@ def test_stop_ends_a_study_as_an_interrupt_and_it_is_resumed(
     assert len(set(keys(tmp_path))) == len(keys(tmp_path)) == status["of"]
 
 
+@pytest.mark.slow
 def test_a_trial_that_is_put_off_runs_last_and_once(command, pages_process, tmp_path):
     _, pages = pages_process("ui", "results")
     study = command(*measured("[40,5]"))
@@ -170,6 +172,7 @@ def fake_server():
     process.wait()
 
 
+@pytest.mark.slow
 def test_a_load_test_is_followed_and_stopped(fake_server, command, pages_process, tmp_path):
     small = ("--input-tokens", "20", "--output-tokens", "4")
     _, pages = pages_process("ui", ".")

@@ -6,6 +6,7 @@ and 50 ms between tokens are those of SageMaker's benchmarks.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from functools import cache
 from typing import TypeAlias
@@ -32,6 +33,20 @@ LOAD_SETTINGS = ("max_concurrency", "request_rate")
 _Axis: TypeAlias = tuple[str, ...]
 
 
+class _Values(msgspec.Struct, frozen=True):
+    """Values of an axis that were tried with all else equal.
+
+    Attributes:
+        count: Number of different values.
+        lowest_per_s: Lowest output tokens per second.
+        fastest: Two fastest trials: output tokens per second, value as text, key.
+    """
+
+    count: int
+    lowest_per_s: float
+    fastest: list[tuple[float, str, str]]
+
+
 class Evidence:
     """Trials of one run, found by what they have in common."""
 
@@ -46,6 +61,7 @@ class Evidence:
         self._axes += [(name,) for name in names.server if name not in layout]
         self._load = next((name for name in LOAD_SETTINGS if name in names.client), None)
         self._differing_in: dict[tuple[_Axis, bytes], list[TrialRecord]] = {}
+        self._values_of: dict[tuple[_Axis, bytes], _Values] = {}
         axes = [*self._axes, *([(self._load,)] if self._load else [])]
         for record in sound:
             for axis in axes:
@@ -66,29 +82,38 @@ class Evidence:
 
     def _about(self, axis: _Axis, record: TrialRecord) -> str | None:
         """Effect of a server setting at this trial's load; `None` where it was not varied."""
-        mine = _rate(record)
-        rates = {
-            _axis_text(axis, other): _rate(other)
-            for other in self._alike(record, axis)
-            if other.key != record.key
-        }
-        if not rates or not mine:
+        mine, values = _rate(record), self._values(axis, record)
+        other = next((each for each in values.fastest if each[2] != record.key), None)
+        if other is None or not mine or not values.lowest_per_s:
             return None
-        spread = max(*rates.values(), mine) / min(*rates.values(), mine) - 1
+        best_per_s, best, _ = other
+        spread = values.fastest[0][0] / values.lowest_per_s - 1
         at = f" at {self._load_text(record)}" if self._load else ""
         if spread < EQUAL_FRACTION:
             names = ", ".join(map(short_name, axis))
             return (
                 f"{names} changed nothing{at}: {spread:.1%} of the output tokens/s between "
-                f"{len(rates) + 1} values"
+                f"{values.count} values"
             )
-        best = max(rates, key=rates.__getitem__)
-        gain = rates[best] / mine - 1
+        gain = best_per_s / mine - 1
         if gain > EQUAL_FRACTION:
             return f"{best} was faster{at}: {gain:+.0%} output tokens/s"
         if gain < -EQUAL_FRACTION:
             return f"{best} was slower{at}: {gain:+.0%} output tokens/s"
         return f"{best} was as fast{at}: {gain:+.1%} output tokens/s"
+
+    def _values(self, axis: _Axis, record: TrialRecord) -> _Values:
+        """Values of an axis among trials that differ in it at most, each group looked at once."""
+        group = (axis, _key(record, axis))
+        if group not in self._values_of:
+            alike = self._differing_in.get(group, [])
+            rates = [(_rate(each), _axis_text(axis, each), each.key) for each in alike]
+            self._values_of[group] = _Values(
+                count=len({text for _, text, _ in rates}),
+                lowest_per_s=min((rate for rate, _, _ in rates), default=0.0),
+                fastest=heapq.nlargest(2, rates, key=lambda each: each[0]),
+            )
+        return self._values_of[group]
 
     def _about_limits(self, record: TrialRecord) -> list[str]:
         """Long waits, where no trial of the run shows what would shorten them."""
