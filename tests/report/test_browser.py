@@ -103,6 +103,7 @@ def test_the_browser_draws_every_trial_and_picks_as_the_command_line(show, const
     assert not re.search(r"NaN|undefined|\[object", page.inner_text("#app"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objectives", "ladder"),
     [("throughput_per_gpu,ttft:p99,cost", False), ("ttft:p90", True)],
@@ -116,6 +117,7 @@ def test_the_browser_picks_for_other_objectives_as_the_command_line(show, object
     assert all(pick.feasible == (not ladder) for pick in chosen.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("constraints", "all_dirty"),
     [
@@ -151,6 +153,7 @@ def with_intervals(records, half_fraction):
         yield msgspec.structs.replace(each, results=results, simulated=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("half_fraction", [0.002, 0.02])
 def test_ties_are_the_command_lines_and_stand_beside_the_sign(show, half_fraction):
     records = list(with_intervals(factory.sweep(failures=False), half_fraction))
@@ -168,6 +171,7 @@ def test_ties_are_the_command_lines_and_stand_beside_the_sign(show, half_fractio
     assert page.locator("#tradeoff .whisker").count() == 27
 
 
+@pytest.mark.slow
 def test_repeats_of_a_study_are_one_candidate_as_for_the_command_line(show):
     twice = []
     for each in factory.sweep(failures=False)[18:]:
@@ -187,6 +191,7 @@ def test_repeats_of_a_study_are_one_candidate_as_for_the_command_line(show):
 PLAN = Plan(model=factory.MODEL, tensor_parallel=4)
 
 
+@pytest.mark.slow
 def test_failed_requests_are_reported_in_the_table_the_hover_box_and_the_details(show):
     page = show(page_of(factory.dirty_sweep(), ()))
     row = page.locator('[data-row="26"]')
@@ -236,6 +241,7 @@ def test_hostile_text_stays_text(show, text):
     assert "evil" not in root_of(page)
 
 
+@pytest.mark.slow
 def test_an_added_script_does_not_run(browser, tmp_path):
     added = "<script>document.documentElement.dataset.evil = 1</script>"
     (tmp_path / "p.html").write_text(page_of([factory.record()]).replace("</body>", added))
@@ -246,6 +252,7 @@ def test_an_added_script_does_not_run(browser, tmp_path):
         assert "evil" not in root_of(page)
 
 
+@pytest.mark.slow
 def test_foreign_measured_and_empty_journals_draw_without_error(show):
     foreign = [record_from_json(factory.foreign_json(users)) for users in (32, 64, 128)]
     bare = record_from_json({"config": {}, "results": {}})
@@ -256,6 +263,7 @@ def test_foreign_measured_and_empty_journals_draw_without_error(show):
     assert "This journal holds no trials yet" in show(page_of([], ())).inner_text("#app")
 
 
+@pytest.mark.slow
 def test_a_journal_whose_last_line_is_cut_shows_what_is_whole(show, tmp_path):
     lines = [json.dumps(json.loads(r.to_json())) for r in factory.sweep()[:5]]
     path = tmp_path / "cut.jsonl"
@@ -290,6 +298,7 @@ def test_a_limit_that_is_dragged_changes_the_picks(show):
     assert drawn_picks(again) == drawn_picks(page)
 
 
+@pytest.mark.slow
 def test_a_limit_moves_by_the_arrow_keys_and_keeps_the_focus(show):
     page = show(page_of(factory.sweep()))
     handle = page.locator("#tradeoff .limit-handle.vertical")
@@ -302,6 +311,7 @@ def test_a_limit_moves_by_the_arrow_keys_and_keeps_the_focus(show):
     assert page.evaluate("document.activeElement.dataset.limit") == "0"
 
 
+@pytest.mark.slow
 def test_limits_are_switched_changed_and_added_and_the_csv_holds_all_trials(show, tmp_path):
     records = factory.sweep()
     records[0] = msgspec.structs.replace(records[0], cmd="=1+1")
@@ -336,6 +346,7 @@ def test_limits_are_switched_changed_and_added_and_the_csv_holds_all_trials(show
     assert lines[1].endswith(",'=1+1")
 
 
+@pytest.mark.slow
 def test_axes_change_the_chart_and_the_address_reopens_the_view(show):
     page = show(page_of(factory.sweep()))
     assert "End-to-end latency, p99 (s)" in words(page, "#tradeoff .frame")
@@ -356,6 +367,7 @@ def test_axes_change_the_chart_and_the_address_reopens_the_view(show):
     assert words(again, "#tradeoff .frame") == titles
 
 
+@pytest.mark.slow
 def test_an_area_is_zoomed_and_left_again(show):
     page = show(page_of(factory.sweep()))
     before = words(page, "#tradeoff .frame")
@@ -388,6 +400,7 @@ def test_filters_change_every_chart_and_the_table(show):
     assert drawn_picks(again) == chosen_keys(factory.sweep(), LIMITS)
 
 
+@pytest.mark.slow
 def test_coinciding_points_are_told_apart_and_listed(show):
     same = [factory.record(4, 8192, 32, key=f"{i:016x}") for i in range(3)]
     many = [factory.record(2, 8192, 64, key=f"{i:015x}a") for i in range(12)]
@@ -401,6 +414,7 @@ def test_coinciding_points_are_told_apart_and_listed(show):
     assert "2 further trials" in page.inner_text("#tip")
 
 
+@pytest.mark.slow
 def test_trials_are_compared_with_intervals_of_their_differences(show):
     records = list(with_intervals(factory.sweep(failures=False), 0.01))
     page = show(page_of(records))
@@ -416,6 +430,7 @@ def test_trials_are_compared_with_intervals_of_their_differences(show):
     assert again.inner_text("#h-selected") == "3 trials compared"
 
 
+@pytest.mark.slow
 def test_columns_are_chosen_rows_sorted_and_commands_whole(show):
     long = "vllm serve " + " ".join(f"--an-option-with-a-name-{i}=value" for i in range(40))
     records = [msgspec.structs.replace(r, cmd=long) for r in factory.sweep()]
@@ -439,6 +454,7 @@ def test_columns_are_chosen_rows_sorted_and_commands_whole(show):
     assert table_keys(page, records)[0] == most.key
 
 
+@pytest.mark.slow
 def test_a_long_table_is_turned_page_by_page(show):
     records = [factory.record(4, 8192, users) for users in range(1, 131)]
     page = show(page_of(records, ()))
@@ -469,6 +485,7 @@ def test_every_figure_is_saved_as_a_picture_and_as_a_drawing(show, tmp_path):
         assert saved["PNG"].read_bytes()[:4] == b"\x89PNG", name
 
 
+@pytest.mark.slow
 def test_summary_and_commands_are_copied(show):
     records = factory.sweep()
     page = show(page_of(records))
@@ -489,6 +506,7 @@ def test_summary_and_commands_are_copied(show):
     assert limits == LIMITS
 
 
+@pytest.mark.slow
 def test_the_keyboard_reaches_every_control_and_shows_where_it_is(show):
     page = show(page_of(factory.sweep()))
     wanted = page.evaluate(
@@ -514,7 +532,8 @@ def test_the_keyboard_reaches_every_control_and_shows_where_it_is(show):
     assert hidden == []
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(show, scheme):
     free = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page_of(MIXED))
     page = show(free, scheme=scheme)
@@ -531,6 +550,7 @@ def test_axe_finds_nothing_serious(show, scheme):
 MIXED = [*factory.sweep(), *factory.measured()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_follows_the_theme_of_the_system_until_one_is_chosen(show, scheme):
     page = show(page_of(factory.sweep()), scheme=scheme)
@@ -554,12 +574,14 @@ def test_nothing_is_cut_on_a_narrow_screen(show, count):
     assert beyond == []
 
 
+@pytest.mark.slow
 def test_a_printed_study_fits_one_page(show):
     page = show(page_of(factory.sweep()))
     made = page.pdf(prefer_css_page_size=True)
     assert len(re.findall(rb"/Type\s*/Page\b", made)) == 1
 
 
+@pytest.mark.slow
 def test_a_hurried_simulation_and_a_machine_without_a_name_are_reported(show):
     records = [
         msgspec.structs.replace(
@@ -579,6 +601,7 @@ def test_a_hurried_simulation_and_a_machine_without_a_name_are_reported(show):
     assert "Instance\nml.g6.12xlarge, $5.752 per hour" in slow
 
 
+@pytest.mark.slow
 def test_where_all_failed_the_page_says_so_and_shows_only_why(show):
     failed = [r for r in factory.sweep() if r.status == "failed"]
     page = show(page_of(failed, ()))
@@ -589,6 +612,7 @@ def test_where_all_failed_the_page_says_so_and_shows_only_why(show):
     assert "failed" not in root_of(show(page_of(factory.sweep(), ())))
 
 
+@pytest.mark.slow
 def test_lines_that_look_alike_are_named_by_their_hue_and_knees_are_marked(show):
     few = [factory.record(tp, b, users) for tp in (1, 2) for b in (512, 1024) for users in (8, 64)]
     many = [
@@ -621,6 +645,7 @@ def timeline(count):
     return timeline_of(records, [one.due_s + 0.5 for one in records], [(0.0, 0.1), (1.0, 0.4)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "drawn"), [(1, 1), (90, 90), (5000, 150)])
 def test_requests_are_drawn_as_bars_up_to_what_stays_readable(show, count, drawn):
     page = show(page_of([factory.record()], (), timeline=timeline(count)))
@@ -630,6 +655,7 @@ def test_requests_are_drawn_as_bars_up_to_what_stays_readable(show, count, drawn
     assert page.inner_text("#timeline-note").startswith(f"{said} ")
 
 
+@pytest.mark.slow
 def test_later_requests_are_reached_by_turning_the_page(show):
     page = show(page_of([factory.record()], (), timeline=timeline(400)))
     for _ in range(3):
@@ -647,6 +673,7 @@ def test_a_single_run_has_a_page_of_its_own(show):
     assert page.locator("#selected .plot svg[aria-label]").count() == 1
 
 
+@pytest.mark.slow
 def test_a_pick_shows_how_sure_it_is_and_no_tick_where_that_is_not_settled(show):
     records = factory.sweep()
     doubt = PickDoubt(
@@ -673,6 +700,7 @@ def test_a_pick_shows_how_sure_it_is_and_no_tick_where_that_is_not_settled(show)
     assert [each.strip() for each in others] == ["? Rests on simulation alone."] * 2
 
 
+@pytest.mark.slow
 def test_a_page_that_follows_a_run_is_renewed_and_gives_orders(browser, tmp_path):
     """The server's part is played by Playwright's routes: events as text, and what was posted."""
     live = Live(events="/events", control="/control")

@@ -102,6 +102,7 @@ def test_a_study_that_is_killed_is_lost_and_can_be_resumed(command, pages_proces
         pytest.param(measured("[5,40]"), id="measured", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_stop_ends_a_study_as_an_interrupt_and_it_is_resumed(
     command, pages_process, tmp_path, words
 ):
