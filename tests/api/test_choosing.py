@@ -213,6 +213,7 @@ def test_a_sweep_keeps_to_the_degree_that_is_asked_for(servetune):
     assert degrees == {2}
 
 
+@pytest.mark.slow
 def test_lists_say_whose_they_are(servetune):
     for where, words in ((("--gpu", "L4"), "1x L4"), (("--gpu", "all"), "machines")):
         done = servetune("estimate", "--model", "Qwen/Qwen3-4B", *where, "--sweep", "--top", "1")

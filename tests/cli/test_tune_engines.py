@@ -307,6 +307,7 @@ def test_what_an_engines_clients_need_is_added_unless_it_is_given(servetune, tmp
     assert "backend=openai;" in ran.stdout
 
 
+@pytest.mark.slow
 def test_any_command_line_is_an_engine(servetune, tmp_path):
     command = (
         f"{sys.executable} -m servetune simulate --serve {{model}} --gpu L4 --speed 20 "

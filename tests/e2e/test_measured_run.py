@@ -168,6 +168,7 @@ def test_interrupting_stops_the_server_and_says_how_to_go_on(tmp_path, servetune
     assert len({r.key for r in records}) == len(records) == 3
 
 
+@pytest.mark.slow
 def test_kill_9_leaves_no_server_and_resume_runs_only_what_is_missing(tmp_path, servetune, tiny):
     sweep = ("max_num_seqs=[2,8];itl_s=0.03", "max_concurrency=[2,4];num_prompts=12")
     process = start(tmp_path, *sweep)

@@ -266,6 +266,7 @@ def test_what_fails_on_the_way_is_counted_by_its_name(
         assert record.results["completed"] == 20 - failed
 
 
+@pytest.mark.slow
 def test_an_endpoint_is_swept_in_one_command_that_names_no_component(
     shell, double, fleet, tmp_path
 ):

@@ -79,6 +79,7 @@ def test_a_trial_that_breaks_every_server_is_broken_and_the_others_are_measured(
     assert starts(done) == 3
 
 
+@pytest.mark.slow
 def test_a_configuration_that_keeps_failing_is_quarantined(sweep):
     done = sweep.run(
         f"{sweep.simulated} --oom-at-concurrency 4",
@@ -198,6 +199,7 @@ def test_a_setting_that_the_server_took_otherwise_is_reported(sweep):
     }
 
 
+@pytest.mark.slow
 def test_a_server_that_writes_megabytes_with_every_request_is_measured_all_the_same(sweep):
     done = sweep.run(sweep.server("blabber.py"), client="num_prompts=40;max_concurrency=4")
     assert done.returncode == 0, done.stderr
