@@ -1,4 +1,4 @@
-"""TypeScript types of the page's data, out of its msgspec structs.
+"""TypeScript types of the page's data and of a run's status, out of their msgspec structs.
 
 Run: python tools/page_types.py [--check]
 Writes `frontend/src/data.ts`; with --check it only compares; status 1 says that it differs.
@@ -13,11 +13,12 @@ from typing import Any
 import msgspec
 
 from servetune.report import PageData
+from servetune.ui.messages import StatusMessage
 
 TARGET = Path(__file__).parents[1] / "frontend" / "src" / "data.ts"
 
-_HEAD = """/* Types of the page's data. Written by tools/page_types.py out of the structs in
-   src/servetune/report/; change those and run `make page`. */
+_HEAD = """/* Types of the page's data and of a run's status. Written by tools/page_types.py out of the
+   structs in src/servetune/report/ and ui/messages.py; change those and run `make page`. */
 
 export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
 """
@@ -33,7 +34,7 @@ _PLAIN = {
 
 def typescript() -> str:
     """Source of `data.ts`: one interface for each struct, by name."""
-    _, parts = msgspec.json.schema_components([PageData], ref_template="#/$defs/{name}")
+    _, parts = msgspec.json.schema_components([PageData, StatusMessage], ref_template="#/$defs/{name}")
     return "\n".join([_HEAD, *(_interface(name, parts[name]) for name in sorted(parts))])
 
 

@@ -1,5 +1,5 @@
-/* Types of the page's data. Written by tools/page_types.py out of the structs in
-   src/servetune/report/; change those and run `make page`. */
+/* Types of the page's data and of a run's status. Written by tools/page_types.py out of the
+   structs in src/servetune/report/ and ui/messages.py; change those and run `make page`. */
 
 export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
 
@@ -9,6 +9,13 @@ export interface BandPoint {
   value: number;
   low: number;
   high: number;
+}
+
+/** Best trial so far. */
+export interface BestSoFar {
+  label: string;
+  metric: string;
+  value?: number | null;
 }
 
 /** Quantity over concurrency. */
@@ -322,6 +329,16 @@ export interface RunDifference {
   told_apart: boolean | null;
 }
 
+/** Trial that is running now. */
+export interface RunningTrial {
+  label: string;
+  stage: string;
+  key?: string;
+  throughput?: number | null;
+  errors?: number;
+  elapsed_s?: number;
+}
+
 /** Importance of one setting for one metric. */
 export interface SettingImportance {
   name: string;
@@ -332,6 +349,25 @@ export interface SettingImportance {
   change_high_fraction: number;
   standing: "inseparable" | "matters" | "nothing" | "unclear";
   levels?: LevelEffect[];
+}
+
+/** Status of a run for its page; the first fields are of the first running trial. */
+export interface StatusMessage {
+  label?: string | null;
+  stage?: string | null;
+  throughput?: number | null;
+  elapsed_s?: number | null;
+  errors?: number;
+  best?: BestSoFar | null;
+  regret_fraction?: number | null;
+  time_left_s?: number | null;
+  done?: number | null;
+  of?: number | null;
+  state?: "ended" | "lost" | "running";
+  running?: RunningTrial[];
+  run_elapsed_s?: number | null;
+  refuses_put_off?: string;
+  note?: string;
 }
 
 /** Step with its time, its bottleneck and its slices. */

@@ -1,32 +1,13 @@
 /* The bar of a page that follows a run: what is measured now, the best so far, Stop and Put off. */
 import type { JSX } from 'preact';
 import { useEffect, useRef, useState } from 'preact/hooks';
-import type { Live, PageData } from './data';
+import type { Live, PageData, StatusMessage } from './data';
 import { digits, duration, known, percent, plural, shown } from './words';
 
 const TOKEN = 'servetune token';
 
-/** An event named `status`: the running trial first, then the run; null or absent where not known. */
-interface LiveStatus {
-  label?: string | null;
-  stage?: string | null;
-  throughput?: number | null;
-  elapsed_s?: number | null;
-  errors?: number | null;
-  best?: { label: string; metric: string; value?: number | null } | null;
-  regret_fraction?: number | null;
-  time_left_s?: number | null;
-  done?: number | null;
-  of?: number | null;
-  state?: string;
-  /** Why no trial can be put off; empty where one can. */
-  refuses_put_off?: string;
-  /** Answer of the run to the last order. */
-  note?: string;
-}
-
 export function LiveBar({ live, follow }: { live: Live; follow: (data: PageData) => void }): JSX.Element {
-  const [status, setStatus] = useState<LiveStatus>({});
+  const [status, setStatus] = useState<StatusMessage>({ state: 'running' });
   const [lost, setLost] = useState(false);
   const [answer, setAnswer] = useState('');
   const [asking, setAsking] = useState<string | null>(null);
@@ -34,7 +15,7 @@ export function LiveBar({ live, follow }: { live: Live; follow: (data: PageData)
   useEffect(() => {
     const source = new EventSource(live.events);
     source.addEventListener('page', (e) => { setLost(false); follow(JSON.parse((e as MessageEvent<string>).data) as PageData); });
-    source.addEventListener('status', (e) => { setLost(false); setStatus(JSON.parse((e as MessageEvent<string>).data) as LiveStatus); });
+    source.addEventListener('status', (e) => { setLost(false); setStatus(JSON.parse((e as MessageEvent<string>).data) as StatusMessage); });
     source.addEventListener('open', () => setLost(false));
     source.addEventListener('error', () => setLost(true));
     return () => source.close();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import threading
 import time
@@ -559,8 +560,9 @@ class _ProgressCount:
         """Write a record to the journal, if need be in the room of the timelines."""
         try:
             self._journal.append(record)
-        except StoreError:
-            if not self._timelines.make_room():
+        except StoreError as error:
+            full = getattr(error.__context__, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+            if not full or not self._timelines.make_room():
                 raise
             self._journal.append(record)
 

@@ -59,8 +59,12 @@ class TimelineKeeper:
 
     def take(self, requests: TrialRequests) -> None:
         """Keep the timeline of a trial, out of its requests."""
-        if self._log is not None:
+        if self._log is None:
+            return
+        try:
             self.keep(requests.key, timeline_of_requests(requests))
+        except Exception as error:  # a picture of a trial must not cost its record
+            self._give_up(StoreError(f"a timeline cannot be made: {type(error).__name__}: {error}"))
 
     def keep(self, key: str, timeline: JsonObject) -> None:
         """Keep the timeline of a trial."""

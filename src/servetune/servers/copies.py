@@ -22,14 +22,12 @@ class ServerCopies:
     Attributes:
         copies: Servers, at least one.
         url: Address of the first copy, without a path.
-        log_path: Log of the first copy.
     """
 
     def __init__(self, copies: Sequence[ServerProcess]) -> None:
         self.copies = tuple(copies)
         first = self.copies[0]
         self.name, self.url, self.command = first.name, first.url, first.command
-        self.log_path: Path | None = first.log_path
         self._died: ServerProcess | None = None
 
     def __enter__(self) -> Self:
@@ -125,6 +123,11 @@ class ServerCopies:
     def cause(self) -> Cause:
         """Cause of the end of the copy that died, else of the first."""
         return self._in_question().cause()
+
+    @property
+    def log_path(self) -> Path | None:
+        """Log of the copy that died, else of the first."""
+        return self._in_question().log_path
 
     def log_text(self) -> str:
         """All that is kept of what that copy wrote, without colours."""

@@ -155,11 +155,15 @@ def read_status(path: Path) -> RunStatus | None:
 
 
 def write_order(artifacts: Artifacts, order: Order) -> None:
-    """Write an order in place of one that was not obeyed yet.
+    """Write an order in place of one that was not obeyed yet; one to stop stays.
 
     Raises:
         StoreError: It could not be written.
     """
+    with contextlib.suppress(StoreError):
+        waiting = _read(artifacts.order, Order)
+        if waiting is not None and waiting.run == order.run and waiting.action == "stop":
+            return
     write_text(artifacts.order, msgspec.json.encode(order).decode(), lasting=False)
 
 
@@ -168,12 +172,16 @@ def take_order(artifacts: Artifacts, run: str) -> Order | None:
 
     One to another start, or one that cannot be read, is taken away and means nothing.
     """
+    taken = artifacts.order.with_name(f"{artifacts.order.name}.taken")
     try:
-        order = _read(artifacts.order, Order)
-    except StoreError:
+        artifacts.order.replace(taken)  # so that an order written meanwhile stays for the next look
+        order = _read(taken, Order)
+    except FileNotFoundError:
+        return None
+    except (OSError, StoreError):
         order = None
     with contextlib.suppress(OSError):
-        artifacts.order.unlink(missing_ok=True)
+        taken.unlink(missing_ok=True)
     return order if order is not None and order.run == run else None
 
 

@@ -7,6 +7,7 @@ waits for it: a disk that is full or a folder that cannot be written costs the s
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import threading
 import time
@@ -23,6 +24,8 @@ from servetune.processes import ProcessMark
 from servetune.secret import redacted_text
 from servetune.store import Artifacts, Order, RunningTrial, RunStatus, take_order, write_status
 from servetune.trials.trial import Trial
+
+_NOTES = logging.getLogger("servetune")
 
 #: Seconds between two states of the file, and between two looks for an order.
 EVERY_S, LOOK_S = 1.0, 0.25
@@ -170,7 +173,10 @@ class RunWatch:
             if order is not None:
                 self._obey(order)
             if order is not None or time.monotonic() >= due_s:
-                self._write(self.status())
+                try:
+                    self._write(self.status())
+                except Exception as error:  # what a status says must not end who takes orders
+                    _NOTES.debug("status: %s: %s", type(error).__name__, error)
                 due_s = time.monotonic() + EVERY_S
             self._over.wait(LOOK_S)
 

@@ -31,7 +31,7 @@ _DRAWS, _OUTCOMES = 512, 24
 #: Contenders that are drawn, and points whose measurement is weighed.
 _CONTENDERS, _WEIGHED = 160, 48
 #: Points that are predicted more closely for one decision.
-_MOST_CLOSER = 12
+_MOST_CLOSER = 6
 #: Chance of holding every limit below which a point is no contender.
 _LEAST_CHANCE = 1e-3
 #: Objectives further than this below the best, in standard deviations, are no contenders'.
@@ -123,11 +123,7 @@ class Guided:
         return self._decided().next
 
     def tell(self, index: int, outcome: Outcome) -> None:
-        if self._closer is not None:
-            # What was predicted more closely follows from what was told before, so that a search
-            # that is told its first outcomes at once goes on like one that asked for each.
-            self._decided()
-            self._predict_closer(index)
+        self._predict_closer(index)
         self._told.append(index)
         self._starts.tell(index, outcome.start_s)
         limits = len(self._forecast.quantities) - self._objectives
@@ -190,11 +186,16 @@ class Guided:
 
     def _decided(self) -> _Answer:
         if self._answer is None:
-            self._answer = self._decide()
+            # What is predicted more closely for a decision is forgotten after it, so that decisions
+            # follow from what was told alone, however often and whenever they are asked for.
+            known = self._forecast, self._able.copy(), set(self._close)
+            answer = self._decide()
             for _ in range(_MOST_CLOSER):
-                if self._answer.next is None or not self._predict_closer(self._answer.next):
+                if answer.next is None or not self._predict_closer(answer.next):
                     break
-                self._answer = self._decide()
+                answer = self._decide()
+            self._forecast, self._able, self._close = known
+            self._answer = answer
         return self._answer
 
     def _predict_closer(self, index: int) -> bool:
