@@ -17,7 +17,7 @@ from servetune.ui.messages import StatusMessage
 
 TARGET = Path(__file__).parents[1] / "frontend" / "src" / "data.ts"
 
-_HEAD = """/* Types of the page's data and of a run's status. Written by tools/page_types.py out of the
+_HEAD = """/* Types of the page's data and of a run's status. Written by tools/page_types.py out of
    structs in src/servetune/report/ and ui/messages.py; change those and run `make page`. */
 
 export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
@@ -34,7 +34,9 @@ _PLAIN = {
 
 def typescript() -> str:
     """Source of `data.ts`: one interface for each struct, by name."""
-    _, parts = msgspec.json.schema_components([PageData, StatusMessage], ref_template="#/$defs/{name}")
+    _, parts = msgspec.json.schema_components(
+        [PageData, StatusMessage], ref_template="#/$defs/{name}"
+    )
     return "\n".join([_HEAD, *(_interface(name, parts[name]) for name in sorted(parts))])
 
 

@@ -1,4 +1,4 @@
-/* Types of the page's data and of a run's status. Written by tools/page_types.py out of the
+/* Types of the page's data and of a run's status. Written by tools/page_types.py out of
    structs in src/servetune/report/ and ui/messages.py; change those and run `make page`. */
 
 export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };

@@ -21,17 +21,22 @@ export function LiveBar({ live, follow }: { live: Live; follow: (data: PageData)
     return () => source.close();
   }, [live.events]);
   useEffect(() => token.current?.focus(), [asking]);
-  const send = async (action: string, word: string) => {
+  /** The trial that was shown when the order was given: a late order does not end the next one. */
+  const [trial, setTrial] = useState('');
+  const send = async (action: string, word: string, trial: string) => {
     try {
-      const reply = await fetch(live.control, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ action, token: word }) });
+      const reply = await fetch(live.control, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ action, token: word, trial: action === 'put_off' ? trial : '' }) });
       if (reply.ok) { sessionStorage.setItem(TOKEN, word); setAnswer(action === 'stop' ? 'The run stops; trials that ended are kept' : 'The running trial is put off'); return; }
-      sessionStorage.removeItem(TOKEN);
-      setAnswer(reply.status === 401 || reply.status === 403 ? 'The token is not that of the terminal' : `Not done: ${(await reply.text()).slice(0, 200)}`);
+      const wrong = reply.status === 401 || reply.status === 403;
+      if (wrong) sessionStorage.removeItem(TOKEN);
+      setAnswer(wrong ? 'The token is not that of the terminal' : `Not done: ${(await reply.text()).slice(0, 200)}`);
     } catch { setAnswer('The server of this page does not answer'); }
   };
   const act = (action: string) => {
+    const key = status.running?.[0]?.key ?? '';
+    setTrial(key);
     const kept = sessionStorage.getItem(TOKEN);
-    if (kept) void send(action, kept);
+    if (kept) void send(action, kept, key);
     else setAsking(action);
   };
   const facts: [string, string | null][] = [
@@ -58,7 +63,7 @@ export function LiveBar({ live, follow }: { live: Live; follow: (data: PageData)
       {known(status.done) && known(status.of) ? <progress value={status.done} max={Math.max(1, status.of)} aria-label="Trials that ended" /> : null}
       <dl class="facts">{facts.filter(([, v]) => v !== null).map(([n, v]) => <div><dt>{n}</dt><dd>{v}</dd></div>)}</dl>
       {asking ? (
-        <form class="add" onSubmit={(e) => { e.preventDefault(); const word = token.current?.value.trim() ?? ''; const action = asking; setAsking(null); if (word) void send(action, word); }}>
+        <form class="add" onSubmit={(e) => { e.preventDefault(); const word = token.current?.value.trim() ?? ''; const action = asking; setAsking(null); if (word) void send(action, word, trial); }}>
           <label>Token, printed in the terminal <input ref={token} type="password" autocomplete="off" /></label>
           <button type="submit" class="strong">{asking === 'stop' ? 'Stop' : 'Put off'}</button>
           <button type="button" onClick={() => setAsking(null)}>Cancel</button>

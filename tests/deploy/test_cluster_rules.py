@@ -244,7 +244,8 @@ def test_a_copy_larger_than_a_node_spans_several(engine, words, worker_words):
     assert leader["args"][-len(words) :] == words
     assert worker["args"][-len([*words, *worker_words]) :] == [*words, *worker_words]
     assert "readinessProbe" in leader
-    assert not {"readinessProbe", "ports", "lifecycle"} & set(worker)
+    assert not {"readinessProbe", "ports"} & set(worker)
+    assert worker["lifecycle"] == leader["lifecycle"], "a worker that ends first fails the drain"
     service = yaml.safe_load(bundle.text("service.yaml"))["spec"]
     labels = template["leaderTemplate"]["metadata"]["labels"].items()
     assert service["selector"].items() <= labels

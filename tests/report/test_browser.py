@@ -708,7 +708,8 @@ def test_a_page_that_follows_a_run_is_renewed_and_gives_orders(browser, tmp_path
     status = {"label": "TP4", "stage": "load", "throughput": 812.0, "elapsed_s": 12.0, "errors": 3,
               "best": {"label": "TP2", "metric": "output throughput", "value": 700.0},
               "regret_fraction": 0.04, "time_left_s": 90.0, "done": 9, "of": 27,
-              "state": "running"}  # fmt: skip
+              "state": "running", "running": [{"key": "k1", "label": "TP4", "stage": "load"}],
+              }  # fmt: skip
     data = page_json(page_data(second, LIMITS, title="t", live=live)).decode()
     events = f"event: page\ndata: {data}\n\nevent: status\ndata: {json.dumps(status)}\n\n"
     posted = []
@@ -739,9 +740,9 @@ def test_a_page_that_follows_a_run_is_renewed_and_gives_orders(browser, tmp_path
         bar.get_by_role("button", name="Put off this trial").click()
         page.wait_for_selector("text=is put off")
     assert posted == [
-        {"action": "stop", "token": "wrong"},
-        {"action": "stop", "token": "right"},
-        {"action": "put_off", "token": "right"},
+        {"action": "stop", "token": "wrong", "trial": ""},
+        {"action": "stop", "token": "right", "trial": ""},
+        {"action": "put_off", "token": "right", "trial": "k1"},
     ]
 
 

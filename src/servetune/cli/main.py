@@ -123,14 +123,25 @@ class Verbs(click.Group):
             if sys.stdout is not None:  # it was closed before we began (`>&-`)
                 sys.stdout.flush()
         except BrokenPipeError:
-            # Nothing more can be said to it, at exit neither.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
+        finally:
+            _let_go_of_gone_readers()
         return status
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+
+
+def _let_go_of_gone_readers() -> None:
+    """Have nothing written at exit to a reader that went away; Python would exit with 120."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None:  # it was closed before we began
+            continue
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @click.group(

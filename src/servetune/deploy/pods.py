@@ -287,9 +287,10 @@ def container_of(
             "startupProbe": {**probe, "periodSeconds": 10, "failureThreshold": tries},
             "readinessProbe": {**probe, "periodSeconds": 5, "failureThreshold": 3},
             "livenessProbe": {**probe, "periodSeconds": 20, "failureThreshold": 6},
-            # The server keeps answering while the Service forgets the pod; then it gets SIGTERM.
-            "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(drain)]}}},
         }
+    # The server keeps answering while the Service forgets the pod; then it gets SIGTERM. So do the
+    # other processes of a copy that spans machines, without which it could not.
+    container["lifecycle"] = {"preStop": {"exec": {"command": ["sleep", str(drain)]}}}
     return container | {
         "securityContext": {
             "allowPrivilegeEscalation": False,

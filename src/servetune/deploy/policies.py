@@ -118,8 +118,11 @@ def operator_policy(deployment: Deployment) -> JsonObject:
             "AddTags",
             "ListTags",
         )
-        stem = name_stem(deployment.endpoint)
+        # SageMaker's ARNs are in lower case whatever the name, and IAM compares case.
+        stem = name_stem(deployment.endpoint).lower()
         resource = f"{arn.of('sagemaker')}{_RESOURCES[kind]}/{stem}*"
+        if kind == "endpoint-config":  # an endpoint is made and changed of its configuration, too
+            actions = (*actions, "CreateEndpoint", "UpdateEndpoint")
         statements.append(_allow("sagemaker", actions, (resource,)))
     # An update may make components where there were none; listing and quota have no resource.
     lists = ("ListEndpoints", "ListInferenceComponents", "ListEndpointConfigs", "ListModels")

@@ -92,7 +92,8 @@ _FIGURES = (
 def readme_text(endpoint: Endpoint, deployment: Deployment, *, as_stack: bool = False) -> str:
     """The README as Markdown."""
     node = endpoint.node
-    machine = f"1 x `{node.name}` ({node.device_count}x {node.device.name})"
+    count = endpoint.hosting.instance_count
+    machine = f"{count} x `{node.name}` ({node.device_count}x {node.device.name})"
     where = f"on {machine} in {endpoint.options.region}"
     parts = [
         f"# SageMaker endpoint `{endpoint.name}`",
@@ -174,10 +175,13 @@ def _price(endpoint: Endpoint) -> list[str]:
             "is computed. Look it up in the AWS Price List before you create the endpoint."
         )
         return ["## Price", unpriced]
+    count = endpoint.hosting.instance_count
+    per_day = price.usd_per_hour * count * 24
+    of_all = f"for {count} instances, " if count > 1 else ""
     text = (
         f"{format_usd(price.usd_per_hour)} per hour on demand for each instance "
         f"(exactly {price.usd_per_hour:g} USD; {price.region}, {price.date}; {price.source}). "
-        f"That is {format_usd(price.usd_per_hour * 24)} a day for as long as the endpoint exists."
+        f"That is {format_usd(per_day)} a day {of_all}for as long as the endpoint exists."
     )
     if price.region != region:
         text += f" The price is of {price.region}; {region} may differ."

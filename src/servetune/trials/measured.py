@@ -246,7 +246,7 @@ class ServerGroup:
 
     def _placement_of(self, number: int) -> Placement:
         """Devices and cores of a copy: equal blocks of the server's devices, one after another."""
-        placement, node = self._context.placement, self._study.node
+        placement, node = self._context.placement, self._study.node  # copies on a CPU share it
         if self._plan.replicas == 1 or node is None or node.device.architecture == "cpu":
             return placement
         each = one_copy(self._plan).device_count

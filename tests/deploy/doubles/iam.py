@@ -34,7 +34,7 @@ def _resource(service: str, operation: str, request: Any) -> str | None:
         for kind, (member, word) in KINDS.items():
             noun = operation.removeprefix("Create").removeprefix("Describe").removeprefix("Delete")
             if noun == kind and member in request:
-                return f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:{word}/{request[member]}"
+                return f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:{word}/{request[member].lower()}"
     if operation in ("PutMetricAlarm", "DeleteAlarms"):
         names = request.get("AlarmNames") or [request["AlarmName"]]
         return f"arn:aws:cloudwatch:us-east-1:{ACCOUNT}:alarm:{names[0]}"

@@ -177,7 +177,14 @@ def _require_ours(
     denials: _Denials,
 ) -> None:
     """Refuse an endpoint that neither tags nor, where they are hidden, names show to be ours."""
-    if not answer or any(resource.kind == "endpoint" for resource in resources):
+    if any(resource.kind == "endpoint" for resource in resources):
+        return
+    if not answer:
+        if "DescribeEndpoint" in denials.lines and deployment is None:
+            raise DeployError(
+                f"endpoint '{endpoint}' may not be looked at, and no tag shows that it is ours",
+                hint="name its bundle, or ask for sagemaker:DescribeEndpoint; nothing was deleted",
+            )
         return
     config = str(answer.get("EndpointConfigName"))
     if deployment and config == deployment.only("endpoint-config").name:
