@@ -85,7 +85,9 @@ def test_the_same_run_gives_the_same_bytes(finished, servetune, tmp_path):
         assert (tmp_path / name).read_bytes() == (finished[0] / name).read_bytes()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
+)
 def test_kill_9_at_any_moment_then_resume_equals_an_unbroken_run(
     finished, servetune, tmp_path, seed
 ):

@@ -77,7 +77,11 @@ def table_keys(page, records):
 
 @pytest.mark.parametrize(
     "constraints",
-    ["e2e_latency:p99<=60s;request_throughput>=5", "ttft:p97<200ms", "ttft<1ms;itl<=9ms"],
+    [
+        "e2e_latency:p99<=60s;request_throughput>=5",
+        pytest.param("ttft:p97<200ms", marks=pytest.mark.slow),
+        pytest.param("ttft<1ms;itl<=9ms", marks=pytest.mark.slow),
+    ],
 )
 def test_the_browser_draws_every_trial_and_picks_as_the_command_line(show, constraints):
     records, limits = factory.sweep(), parse_constraints(constraints)
@@ -222,7 +226,10 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize(
+    "text",
+    [EVIL, *(pytest.param(text, marks=pytest.mark.slow) for text in HOSTILE if text != EVIL)],
+)
 def test_hostile_text_stays_text(show, text):
     failed = factory.record(
         2, failure=Failure(kind="died", reason=text, log_tail=f"{text}\n{EVIL}")
@@ -279,6 +286,7 @@ def test_data_of_a_newer_schema_are_said_to_be_newer(show):
     assert not page.locator("#app").is_visible()
 
 
+@pytest.mark.slow
 def test_a_limit_that_is_dragged_changes_the_picks(show):
     records = factory.sweep()
     page = show(page_of(records))
@@ -533,7 +541,7 @@ def test_the_keyboard_reaches_every_control_and_shows_where_it_is(show):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_axe_finds_nothing_serious(show, scheme):
     free = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page_of(MIXED))
     page = show(free, scheme=scheme)
@@ -559,7 +567,7 @@ def test_the_page_follows_the_theme_of_the_system_until_one_is_chosen(show, sche
     assert root_of(page)["theme"] != scheme
 
 
-@pytest.mark.parametrize("count", [1, 27])
+@pytest.mark.parametrize("count", [1, pytest.param(27, marks=pytest.mark.slow)])
 def test_nothing_is_cut_on_a_narrow_screen(show, count):
     records = factory.sweep()[:count]
     more = {"timeline": timeline(90)} if count == 1 else {}

@@ -218,6 +218,14 @@ def test_several_trials_are_put_off_and_run_in_their_order():
     assert run(trials) == [trial.key for trial in (*ALL[2:], *ALL[:2])]
 
 
+def test_a_search_that_is_sure_without_a_trial_that_was_put_off_says_so():
+    trials = asked(strategy="guided", confidence=0.1)
+    first = trials.next()[1]
+    trials.put_off(first.key)
+    assert first.key not in run(trials)
+    assert trials.summary().stopped.endswith("; 1 trial put off by hand did not run")
+
+
 def test_the_regret_so_far_is_that_of_a_guided_search_alone():
     guided, grid = asked(strategy="guided"), asked()
     for trials in (guided, grid):

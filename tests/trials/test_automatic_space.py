@@ -37,11 +37,14 @@ def values(space, *names):
 DEGREES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
-def test_layouts_use_every_gpu_and_copies_are_data_parallel():
-    assert values(chosen(), *DEGREES) == {
-        *((1, 1, 4), (1, 2, 2), (1, 4, 1), (2, 1, 2), (2, 2, 1), (4, 1, 1)),
+def test_layouts_use_every_gpu_and_copies_are_data_parallel_or_servers_of_their_own():
+    one_server = {(1, 1, 4), (1, 2, 2), (1, 4, 1), (2, 1, 2), (2, 2, 1), (4, 1, 1)}
+    assert values(chosen(copies=False), *DEGREES) == one_server
+    assert values(chosen(), *DEGREES, "replicas") == {
+        *((*degrees, 1) for degrees in one_server),
+        *((1, 1, 1, 4), (1, 2, 1, 2), (2, 1, 1, 2)),
     }
-    assert chosen().copies_left_out == 0
+    assert chosen().copies_left_out == chosen(copies=False).copies_left_out == 0
 
 
 def test_copies_of_experts_are_servers_of_their_own_where_engines_of_one_share_them():
@@ -121,7 +124,7 @@ def test_drafts_are_those_that_need_no_further_weights(tmp_path):
 
 def test_what_the_user_gives_stays():
     space = chosen("tp=2;max_num_seqs=[8,16];kv_cache_dtype=fp8 if tp=2;gpu_memory_utilization=0.8")
-    assert values(space, *DEGREES) == {(2, 1, 2), (2, 2, 1)}
+    assert values(space, *DEGREES) == {(2, 1, 1), (2, 1, 2), (2, 2, 1)}  # the first twice
     assert values(space, "max_num_seqs") == {(8,), (16,)}
     assert values(space, "kv_cache_dtype", "gpu_memory_utilization") == {("fp8", 0.8)}
     pairs = chosen("tensor_parallel_size*data_parallel_size=[(1,4),(4,None)]")

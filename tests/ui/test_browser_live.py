@@ -52,7 +52,7 @@ def quiet(browser, served):
 ROWS = "[...document.querySelectorAll('tbody tr')].map((row) => row.innerText)"
 
 
-@pytest.mark.parametrize("width", [1300, 390])
+@pytest.mark.parametrize("width", [1300, pytest.param(390, marks=pytest.mark.slow)])
 def test_the_index_lists_runs_as_text_and_the_search_narrows_them(quiet, served, results, width):
     (results / "two").mkdir()
     text = (results / "q.jsonl").read_text().replace("Qwen/Qwen3-4B", "other/<b>model</b>")

@@ -146,6 +146,7 @@ class AskedTrials:
         # Trials that their user put off, and the strategy for the time until they are asked for
         # again, which takes them for failed: the strategy itself decides as if they came later.
         self._later: set[int] = set()
+        self._deferred: set[str] = set()  # their keys, also after they were asked for again
         self._meanwhile: Strategy | None = None
         self._lock = threading.RLock()
 
@@ -201,12 +202,19 @@ class AskedTrials:
             trial_count=len(self._ended),
             total_count=self._total_count,
             unable_count=self._unable_count,
-            stopped=words or (stop.words if stop else self._limit_reached()),
+            stopped=(words or (stop.words if stop else self._limit_reached())) + self._not_run(),
             figures=dict(stop.figures) if stop else {},
             doubt=self._doubt(),
             set_doubt=self._set_doubt(),
             drift=self._watch.words,
         )
+
+    def _not_run(self) -> str:
+        """Words on trials that were put off and that the search ended without; empty if none."""
+        count = len(self._deferred - self._ended)
+        if not count:
+            return ""
+        return f"; {count} trial{'s' * (count > 1)} put off by hand did not run"
 
     def _set_doubt(self) -> SetDoubt | None:
         """Doubt about the set that a guided search for several objectives has found."""
@@ -320,6 +328,7 @@ class AskedTrials:
                 return "no other trial is to run before it"
             self._meanwhile = meanwhile
             self._later.add(index)
+            self._deferred.add(key)
             return ""
 
     @property

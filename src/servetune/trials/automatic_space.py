@@ -1,10 +1,11 @@
 """Space of server settings chosen from model, machine and engine alone (`tune --space auto`).
 
 Layouts are those of `perf.sweep`: every way to place the model on all devices that the engine has
-settings for. Copies are data-parallel engines of one server; where these would share their experts,
-or the engine has none, they are servers of their own (`replicas`), or are left out where only one
-server can be started. Limits of a batch are the engine's own and every other one that a sweep by
-formula compares. What the user gave stays.
+settings for. Copies are data-parallel engines of one server, and beside them servers of their own
+(`replicas`), each with a front end of its own; only the latter where engines of one server would
+share their experts or there are none, only the former where one server can be started. Limits of a
+batch are the engine's own and every other one that a sweep by formula compares. What the user gave
+stays.
 """
 
 from __future__ import annotations
@@ -142,25 +143,24 @@ class _Choice:
         return len(axis.rows) > 1 and not given & set(axis.names)
 
     def _layouts(self) -> tuple[list[Plan], int]:
-        """Layouts, with copies in one server where it can have them, and how many are left out."""
-        laid_out = list(layouts(self._base, self._shape, self._node))
-        found = [one for plan in laid_out if (one := self._one_server(plan)) is not None]
-        return list(dict.fromkeys(found)), len(laid_out) - len(found)
+        """Layouts, each in every way that its copies can be served, and how many are left out."""
+        laid_out = [self._served_by(plan) for plan in layouts(self._base, self._shape, self._node)]
+        found = dict.fromkeys(plan for ways in laid_out for plan in ways)
+        return list(found), sum(not ways for ways in laid_out)
 
-    def _one_server(self, plan: Plan) -> Plan | None:
-        """The layout as one server of the engine, or copies of one where these may be."""
+    def _served_by(self, plan: Plan) -> list[Plan]:
+        """The layout as one server of the engine, and as copies of one where these may be."""
         span_copies = self._engine.behaviour.experts_span_copies
         if plan.tensor_parallel == 1 and not span_copies:  # each device has all experts anyway
             plan = msgspec.structs.replace(plan, expert_parallel=False)
         if plan.replicas == 1:
-            return plan
-        shared = has_experts(self._shape) and span_copies
+            return [plan]
         folded = msgspec.structs.replace(
             plan, replicas=1, data_parallel=plan.replicas * plan.data_parallel
         )
-        if not shared and self._has_settings(folded):
-            return folded
-        return plan if self._copies and self._has_settings(plan) else None
+        shared = has_experts(self._shape) and span_copies
+        ways = [*(() if shared else (folded,)), *((plan,) if self._copies else ())]
+        return [way for way in ways if self._has_settings(way)]
 
     def _layout_axis(self, plans: Sequence[Plan]) -> tuple[Axis, tuple[Axis, ...]]:
         """Axis of the layouts that agree with the user's settings, and the user's other axes.

@@ -246,8 +246,9 @@ class ServerGroup:
 
     def _placement_of(self, number: int) -> Placement:
         """Devices and cores of a copy: equal blocks of the server's devices, one after another."""
-        placement, node = self._context.placement, self._study.node  # copies on a CPU share it
-        if self._plan.replicas == 1 or node is None or node.device.architecture == "cpu":
+        placement, node = self._context.placement, self._study.node
+        on_cpu = node is not None and node.device.architecture == "cpu"  # copies share it
+        if self._plan.replicas == 1 or on_cpu:
             return placement
         each = one_copy(self._plan).device_count
         devices = placement.devices or tuple(range(self._plan.device_count))

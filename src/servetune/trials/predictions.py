@@ -186,8 +186,9 @@ def _simulated(trial: Trial, study: StudyContext) -> Results:
 
 def _kind(trial: Trial) -> tuple[object, ...]:
     plan = trial.plan
+    copies = plan.data_parallel * plan.replicas  # of one server or of several: much the same
     return (
-        (plan.tensor_parallel, plan.pipeline_parallel, plan.data_parallel, plan.replicas),
+        (plan.tensor_parallel, plan.pipeline_parallel, copies),
         (plan.model, plan.quantization, plan.kv_cache_dtype, plan.draft_method, plan.draft_tokens),
         (plan.max_num_seqs, plan.max_num_batched_tokens),
     )

@@ -31,7 +31,7 @@ _DRAWS, _OUTCOMES = 512, 24
 #: Contenders that are drawn, and points whose measurement is weighed.
 _CONTENDERS, _WEIGHED = 160, 48
 #: Points that are predicted more closely for one decision.
-_MOST_CLOSER = 6
+_MOST_CLOSER = 3
 #: Chance of holding every limit below which a point is no contender.
 _LEAST_CHANCE = 1e-3
 #: Objectives further than this below the best, in standard deviations, are no contenders'.
@@ -194,6 +194,9 @@ class Guided:
                 if answer.next is None or not self._predict_closer(answer.next):
                     break
                 answer = self._decide()
+            if self._closer is not None and answer.next not in (None, *self._close):
+                # The others have the advantage of a lucky guess, which these have lost.
+                answer = self._decide(among=self._close)
             self._forecast, self._able, self._close = known
             self._answer = answer
         return self._answer
@@ -214,7 +217,8 @@ class Guided:
             self._able[kind] = False
         return True
 
-    def _decide(self, chosen: int | None = None) -> _Answer:
+    def _decide(self, chosen: int | None = None, *, among: Collection[int] = ()) -> _Answer:
+        """Decision by what is known: a choice of one's own, and the next one among some points."""
         beliefs = self._beliefs()
         means, sds = beliefs.expected()
         chances = self._chances(means, sds)
@@ -229,6 +233,10 @@ class Guided:
         doubt = self._doubt(chosen, contenders, draws)
         following = self._next(contenders, mean, covariance, open_)
         doubt = msgspec.structs.replace(doubt, settles=following, surprise=beliefs.surprise)
+        if among and following is not None:
+            few = np.zeros_like(open_)
+            few[list(among)] = open_[list(among)]
+            following = self._next(contenders, mean, covariance, few) or following
         stop = self._stop(doubt, open_, following)
         return _Answer(doubt, None if stop else following, stop)
 
