@@ -332,6 +332,8 @@ def _of_model(request: Estimate, model: str, kept: KeptCalibration | None) -> Es
     checkpoint = load_sampling(model)
     if checkpoint is not None and checkpoint.filters:
         workload = msgspec.structs.replace(workload, sampling="checkpoint")
+    if checkpoint is not None and checkpoint.penalises:
+        workload = msgspec.structs.replace(workload, penalties="checkpoint")
     selection = Selection(
         plan=estimated_plan(
             model,
@@ -352,8 +354,9 @@ def _of_model(request: Estimate, model: str, kept: KeptCalibration | None) -> Es
         top=request.top,
         tensor_parallel=request.plan.tensor_parallel,
     )
-    reads = engine(request.engine).behaviour.sampling.reads_checkpoint(selection.plan)
-    if checkpoint is not None and checkpoint.penalises and reads:
+    sampling = engine(request.engine).behaviour.sampling
+    penalised = workload.penalties != "none" and sampling.reads_checkpoint(selection.plan)
+    if penalised and sampling.penalty_cost is None:
         note("note: the repetition_penalty of generation_config.json is not priced")
     check_weights(selection.plan, shape)
     priced_release(selection.plan)

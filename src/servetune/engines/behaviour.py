@@ -183,6 +183,19 @@ class FilterCost(msgspec.Struct, frozen=True, kw_only=True):
     entry_s: float = 0.0
 
 
+class PenaltyCost(msgspec.Struct, frozen=True, kw_only=True):
+    """Time to make tokens that were there before less likely (repetition, presence, frequency).
+
+    Attributes:
+        token_s: Time of a step per sequence and token of the longest answer so far, which the host
+            hands to the device anew each time.
+        bytes_per_logit: Memory traffic of the kernels, per entry of the vocabulary and sequence.
+    """
+
+    token_s: float
+    bytes_per_logit: float
+
+
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """Sampling of an engine where requests name none.
 
@@ -191,11 +204,13 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             `generation_config.json` is not read.
         off: Value of the setting with which that file is not read.
         filter_costs: Costs of top-k and top-p, the oldest release first; empty where not known.
+        penalty_cost: Cost of penalties; `None` where not known.
     """
 
     setting: str = ""
     off: str = ""
     filter_costs: tuple[FilterCost, ...] = ()
+    penalty_cost: PenaltyCost | None = None
 
     def reads_checkpoint(self, plan: Plan) -> bool:
         """Whether requests that name no sampling take what the checkpoint says."""

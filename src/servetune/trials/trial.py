@@ -28,6 +28,9 @@ REPLICAS = "replicas"
 #: engine is given it as its model.
 MODEL = "model"
 
+#: Members of a request that make tokens which were there before less likely, and their idle values.
+_PENALTIES = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
+
 
 class StudyContext(msgspec.Struct, frozen=True, kw_only=True):
     """Terms that all trials of a study have in common.
@@ -216,12 +219,16 @@ def _as_sampled(workload: Workload, client_args: JsonObject, model: str) -> Work
     """The workload with the way in which tokens are chosen, by its requests and the checkpoint."""
     body = extra_members(workload.extra_body)
     named = {"temperature": load_options(client_args).temperature, **body}
+    checkpoint = load_sampling(model)
+    if any(body.get(name, usual) != usual for name, usual in _PENALTIES.items()):
+        workload = msgspec.structs.replace(workload, penalties="requests")
+    elif checkpoint is not None and checkpoint.penalises and "repetition_penalty" not in body:
+        workload = msgspec.structs.replace(workload, penalties="checkpoint")
     if not named["temperature"]:
         return workload
     if {"top_k", "top_p"} & named.keys():
         own = CheckpointSampling(top_k=named.get("top_k"), top_p=named.get("top_p"))
         return msgspec.structs.replace(workload, sampling="filtered" if own.filters else "greedy")
-    checkpoint = load_sampling(model)
     if checkpoint is None or not msgspec.structs.replace(checkpoint, temperature=None).filters:
         return workload
     return msgspec.structs.replace(workload, sampling="checkpoint")

@@ -85,6 +85,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         sampling: Way in which tokens are chosen, for predictions: `greedy`, or drawn from the
             likeliest alone (top-k, top-p), as requests say (`filtered`) or as the checkpoint does
             where the server reads it (`checkpoint`).
+        penalties: Who makes tokens that were there before less likely, for predictions: nobody, the
+            requests, or the checkpoint where the server reads it.
     """
 
     name: str = "random"
@@ -106,6 +108,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tokenizer: str | None = None
     extra_body: str = ""
     sampling: Literal["greedy", "filtered", "checkpoint"] = "greedy"
+    penalties: Literal["none", "requests", "checkpoint"] = "none"
 
     def __post_init__(self) -> None:
         if bool(self.parts) == (self.trace is not None):

@@ -15,7 +15,12 @@ from servetune.perf.roofline.breakdown import StepPart, breakdown
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.drafting import acceptance_of, drafts_on_device, tokens_per_step
-from servetune.perf.roofline.factors import filter_cost, run_coefficients
+from servetune.perf.roofline.factors import (
+    filter_cost,
+    longest_answer_tokens,
+    penalty_cost,
+    run_coefficients,
+)
 from servetune.perf.roofline.interval import Interval, interval_of, stream_load
 from servetune.perf.roofline.local_corrections import LocalCorrections
 from servetune.perf.roofline.operations import ExpertsOp, MatrixOp, Step
@@ -455,20 +460,28 @@ def _front_notes(plan: Plan, node: Node, output_tokens_per_s: float) -> tuple[st
 def _sampling_notes(
     plan: Plan, node: Node, shape: NetworkShape, workload: Workload, chosen: Coefficients
 ) -> tuple[str, ...]:
-    """What keeping the likeliest tokens costs, where it is priced."""
-    cost = filter_cost(node.device, plan, workload)
-    if cost is None:
-        return ()
+    """What keeping the likeliest tokens and penalties cost, where they are priced."""
+    filtering = filter_cost(node.device, plan, workload)
+    penalty = penalty_cost(node.device, plan, workload)
     bytes_per_s = node.device.memory_bytes_per_s * chosen.gemm.memory_fraction
-    sequence_us = cost.bytes_per_logit * shape.vocab / bytes_per_s * 1e6
-    setting = engine(plan.engine).behaviour.sampling
-    found = (
-        f"top-k and top-p by the checkpoint's generation_config.json are priced: "
-        f"{cost.entry_s * shape.vocab * MS_PER_S:.2f} ms a step and {sequence_us:.1f} us a "
-        f"sequence, within a factor of two; requests of temperature 0, as bench sends, cost none "
-        f"of it ({setting.setting}={setting.off})"
-    )
-    return (found,)
+    setting, found = engine(plan.engine).behaviour.sampling, []
+    if filtering is not None:
+        sequence_us = filtering.bytes_per_logit * shape.vocab / bytes_per_s * 1e6
+        found.append(
+            f"top-k and top-p by the checkpoint's generation_config.json are priced: "
+            f"{filtering.entry_s * shape.vocab * MS_PER_S:.2f} ms a step and {sequence_us:.1f} us "
+            f"a sequence, within a factor of two; requests of temperature 0, as bench sends, cost "
+            f"none of it ({setting.setting}={setting.off})"
+        )
+    if penalty is not None:
+        longest = longest_answer_tokens(plan, workload)
+        sequence_s = penalty.token_s * longest + penalty.bytes_per_logit * shape.vocab / bytes_per_s
+        found.append(
+            f"the checkpoint's repetition_penalty is priced: {sequence_s * 1e6:.0f} us a sequence "
+            f"and step with answers of up to {longest:.0f} tokens in progress, within a factor of "
+            f"two ({setting.setting}={setting.off} leaves it out)"
+        )
+    return tuple(found)
 
 
 def _notes(

@@ -20,10 +20,11 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
+import numpy as np
 
 from servetune.bundled import bundled
 from servetune.engines import DEFAULT_ENGINE, engine, step_law_facts
-from servetune.engines.behaviour import FilterCost
+from servetune.engines.behaviour import FilterCost, PenaltyCost
 from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape
 from servetune.perf.copies import host_fraction
@@ -144,17 +145,41 @@ def run_coefficients(
     """Coefficients of a plan's runs of a workload.
 
     Measured runs, and so the law, are of greedy sampling. Top-k and top-p cost further kernels
-    over the whole vocabulary, whose times are known on NVIDIA's devices.
+    over the whole vocabulary, and penalties work of the host that grows with the answers; their
+    times are known on NVIDIA's devices.
     """
-    plain, cost = plan_coefficients(device, plan), filter_cost(device, plan, workload)
-    if cost is None:
+    plain = plan_coefficients(device, plan)
+    filtering, penalty = filter_cost(device, plan, workload), penalty_cost(device, plan, workload)
+    if filtering is None and penalty is None:
         return plain
-    moved_bytes = plain.small_kernels.sampling_bytes_per_logit + cost.bytes_per_logit
+    step_s, sequence_s = plain.host.step_s, plain.host.sequence_s
+    moved_bytes = plain.small_kernels.sampling_bytes_per_logit
+    if filtering is not None:
+        moved_bytes += filtering.bytes_per_logit
+        step_s += filtering.entry_s * shape.vocab
+    if penalty is not None:
+        moved_bytes += penalty.bytes_per_logit
+        rows = 1 + (plan.draft_tokens or 0)
+        sequence_s += penalty.token_s * rows * longest_answer_tokens(plan, workload)
     values = {
         "small_kernels.sampling_bytes_per_logit": moved_bytes,
-        "host.step_s": plain.host.step_s + cost.entry_s * shape.vocab,
+        "host.step_s": step_s,
+        "host.sequence_s": sequence_s,
     }
     return changed(plain, values)
+
+
+def longest_answer_tokens(plan: Plan, workload: Workload) -> float:
+    """Tokens so far of the longest answer in progress, mean over a run's steps.
+
+    Of `n` answers of equal length, each begun at any time, the longest is at `n / (n + 1)` of it;
+    of lengths that differ it is one of the longest.
+    """
+    _, outputs = workload.lengths.draw(512, np.random.default_rng(workload.seed))
+    users = (workload.concurrency or workload.request_count) / plan.replicas / plan.data_parallel
+    users = max(1.0, min(users, plan.max_num_seqs or users))
+    share = users / (users + 1)
+    return share * float(np.quantile(outputs, share))
 
 
 def filter_cost(device: Device, plan: Plan, workload: Workload) -> FilterCost | None:
@@ -166,6 +191,15 @@ def filter_cost(device: Device, plan: Plan, workload: Workload) -> FilterCost | 
     if not asked or device.vendor != "NVIDIA":
         return None
     return sampling.filter_cost(plan.engine_version or "")
+
+
+def penalty_cost(device: Device, plan: Plan, workload: Workload) -> PenaltyCost | None:
+    """Cost of penalties that a plan's runs of a workload have; `None` for none."""
+    sampling = engine(plan.engine).behaviour.sampling
+    asked = workload.penalties == "requests" or (
+        workload.penalties == "checkpoint" and sampling.reads_checkpoint(plan)
+    )
+    return sampling.penalty_cost if asked and device.vendor == "NVIDIA" else None
 
 
 def scopes_of(device: Device, engine: str, version: str) -> tuple[str, ...]:
