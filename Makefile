@@ -69,8 +69,10 @@ test-slow: $(DEV_STAMP)  ## The slow tests, of which `test` has none (four minut
 	  exit $$status
 
 test-engine: $(DEV_STAMP) $(TINY)/config.json  ## The thread on real vLLM (a few minutes)
-	SERVETUNE_VLLM="$(VLLM)" SERVETUNE_TINY_MODEL="$(CURDIR)/$(TINY)" \
-	  $(BIN)/python -m pytest -m engine
+	@status=0; export SERVETUNE_VLLM="$(VLLM)" SERVETUNE_TINY_MODEL="$(CURDIR)/$(TINY)"; \
+	  $(BIN)/python -m pytest -m engine --part together -n 2 --dist loadfile || status=1; \
+	  $(BIN)/python -m pytest -m engine --part alone || status=1; \
+	  exit $$status
 
 RAY_STAMP := $(VENV)/.ray-installed
 

@@ -353,9 +353,13 @@ def test_one_concurrency_is_one_row(servetune):
     [
         COMMANDS_OF,
         (*COMMANDS_OF, "--constraints", "itl<=60ms;ttft:p99<=4s;cost_per_hour<=100"),
-        (*COMMANDS_OF, "--sweep", "--constraints", "ttft:p99<=4s"),
+        pytest.param(
+            (*COMMANDS_OF, "--sweep", "--constraints", "ttft:p99<=4s"), marks=pytest.mark.slow
+        ),
         ("estimate", "--model", "Qwen/Qwen3-8B", "--instance", "all", "--constraints", "itl<=20ms"),
-        (*COMMANDS_OF, "--sweep", "--constraints", "ttft:p99<=1ms"),
+        pytest.param(
+            (*COMMANDS_OF, "--sweep", "--constraints", "ttft:p99<=1ms"), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_an_estimate_fits_eighty_columns(servetune, arguments):

@@ -101,6 +101,7 @@ def cells(tmp_path_factory):
     )
 
 
+@pytest.mark.slow
 def test_progress_is_one_output_that_is_renewed(cells):
     _, tuned, simulated, followed, _ = cells
     assert kinds(tuned) == ["display_data", "execute_result"]
@@ -114,6 +115,7 @@ def test_progress_is_one_output_that_is_renewed(cells):
     assert set(kinds(followed)) == {"stream"}, "who follows the progress sees no bar"
 
 
+@pytest.mark.slow
 def test_a_result_has_text_for_those_who_show_no_html(cells):
     result = cells[1]["outputs"][1]["data"]
     assert set(result) == {"text/html", "text/plain"}

@@ -260,6 +260,7 @@ def test_a_simulation_says_what_changes_nothing_in_virtual_time(name, caplog):
 NINE = {"temperature": [round(0.1 * number, 1) for number in range(9)]}
 
 
+@pytest.mark.slow
 def test_a_reference_trial_that_runs_slower_at_the_end_is_noted_and_keeps_its_first_results(
     double, tmp_path
 ):
@@ -286,6 +287,7 @@ def test_a_reference_trial_that_runs_slower_at_the_end_is_noted_and_keeps_its_fi
     assert resumed.search == found.search
 
 
+@pytest.mark.slow
 def test_few_trials_are_not_repeated_nor_any_where_that_is_not_wanted(double, tmp_path):
     few = {"temperature": NINE["temperature"][:8]}
     tuned(double, tmp_path / "few", client_args=few)

@@ -314,7 +314,7 @@ def test_requests_are_spread_over_adapters_by_weight(fake):
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("routing", ["round-robin", "least-outstanding", "least_outstanding"])
+@pytest.mark.parametrize("routing", ["round-robin", "least_outstanding"])
 def test_several_servers_share_the_load(fake, routing):
     servers = [fake(ttft_s=0.01), fake(ttft_s=0.01)]
     told = record(

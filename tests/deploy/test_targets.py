@@ -272,7 +272,7 @@ values = st.recursive(
 
 
 @given(value=values)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_yaml_reads_back_what_was_written(value):
     assert yaml.safe_load(yaml_text(value, comment="a\nb")) == value
 

@@ -92,7 +92,9 @@ TGI_SAID = (
 
 @pytest.mark.timed
 @pytest.mark.parametrize(
-    ("engine", "said"), [("vllm", VLLM_SAID), ("tgi", TGI_SAID)], ids=["vllm", "tgi"]
+    ("engine", "said"),
+    [("vllm", VLLM_SAID), pytest.param("tgi", TGI_SAID, marks=pytest.mark.slow)],
+    ids=["vllm", "tgi"],
 )
 async def test_a_slower_server_is_a_regression_with_a_named_difference(
     servetune, tmp_path, engine, said

@@ -178,6 +178,7 @@ def test_a_wider_grid_goes_on_and_summary_and_report_agree(servetune, tmp_path):
     assert (tmp_path / "x.json").read_bytes() == made
 
 
+@pytest.mark.slow
 def test_every_command_that_estimate_prints_runs_and_what_it_finds_deploys(servetune, tmp_path):
     said = servetune(
         "estimate",

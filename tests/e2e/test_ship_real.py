@@ -8,7 +8,7 @@ from ship_kit import Shell, doubles, seen_secrets, standing
 
 from servetune.store import read_journal
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.timed]
 
 WHERE = "s3://bucket/models/tiny/"
 ENDPOINT = "tiny"

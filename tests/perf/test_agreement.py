@@ -36,7 +36,9 @@ def agreement() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi"])
+@pytest.mark.parametrize(
+    "engine", ["vllm", *(pytest.param(each, marks=pytest.mark.slow) for each in ("sglang", "tgi"))]
+)
 def test_estimate_and_simulation_agree_over_a_grid(agreement: ModuleType, engine: str) -> None:
     """Half of all plans within 1%; each within 15%, and within 22% between tokens."""
     loads = itertools.cycle(agreement.LOADS)

@@ -39,9 +39,9 @@ def load(shared: int | None, count: int, users: int) -> Workload:
         ("H100", 1792, 1, 64),
         ("H100", 1000, 8, 16),  # 62 whole blocks of 16, and 8 tokens that are computed
         ("H100", None, 60, 16),
-        ("H100", None, 60, 64),
+        pytest.param("H100", None, 60, 64, marks=pytest.mark.slow),
         ("L40S", 1792, 40, 16),  # the cache has not room for all prefixes and answers
-        ("L40S", None, 100, 16),
+        pytest.param("L40S", None, 100, 16, marks=pytest.mark.slow),
     ],
 )
 def test_shared_prompts_agree_with_the_simulation(

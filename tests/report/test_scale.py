@@ -44,6 +44,7 @@ def small_pages(monkeypatch):
     monkeypatch.setattr(import_module("servetune.report.page_data"), "MOST_TRIALS", 40)
 
 
+@pytest.mark.slow
 def test_a_page_stays_below_ten_megabytes_and_says_what_it_leaves_out(monkeypatch):
     records = list(many(4000))
     page = dashboard_html(records, LIMITS, title="t")

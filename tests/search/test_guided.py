@@ -53,6 +53,7 @@ class Space:
         return search
 
 
+@pytest.mark.slow
 def test_few_measurements_find_a_point_near_the_best_and_say_how_sure_they_are():
     sure, right, used = [], [], []
     for seed in range(30):
@@ -176,6 +177,7 @@ def test_a_point_is_predicted_closely_before_it_is_asked_for():
     assert search.expected()[0][:, first] == pytest.approx(known, abs=0.01)
 
 
+@pytest.mark.slow
 def test_a_search_that_is_told_its_outcomes_at_once_goes_on_like_one_that_asked():
     space = Space(5)
     close = {index: far_off(space, index) for index in range(0, 40, 3)}

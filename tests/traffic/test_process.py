@@ -135,7 +135,7 @@ class TestSeveral:
         assert {record.due_s for record in result.records} == {0.0}
 
     @pytest.mark.timed
-    @pytest.mark.parametrize("closed", [True, False])
+    @pytest.mark.parametrize("closed", [True, pytest.param(False, marks=pytest.mark.slow)])
     async def test_auto_adds_a_process_under_load_and_hands_users_over(self, monkeypatch, closed):
         monkeypatch.setattr(pool_module, "BUSY_FRACTION", -1.0)  # any load is one too many
         monkeypatch.setattr(pool_module, "BUSY_HEARTBEATS", 2)
