@@ -112,8 +112,14 @@ def render_kubernetes(
 4. `{ready}`
 5. `kubectl -n {namespace} port-forward service/{served.name} {served.port}`
 {_overlay_step(overlay)}"""
-    further = placement_note(served, cluster)
-    return bundle_of(served, "kubernetes", texts, steps=steps, further=further)
+    further, machines = placement_note(served, cluster), machines_of(served, cluster)
+    return bundle_of(served, "kubernetes", texts, steps=steps, further=further, machines=machines)
+
+
+def machines_of(served: Served, cluster: ClusterOptions) -> int:
+    """Nodes that hold all copies: as few as have the devices, and one for each copy on cores."""
+    each = cluster.devices_per_node(served) // served.devices if served.devices else 1
+    return -(-served.copies * nodes_of_copy(served, cluster) // max(1, each))
 
 
 def nodes_of_copy(served: Served, cluster: ClusterOptions) -> int:
@@ -515,5 +521,5 @@ def render_kserve(
 3. `kubectl apply {" ".join(f"-f {name}" for name in texts)}`
 4. `kubectl -n {namespace} wait {ready} inferenceservice/{served.name}`
 {_overlay_step(overlay).replace("6.", "5.")}"""
-    further = placement_note(served, cluster)
-    return bundle_of(served, "kserve", texts, steps=steps, further=further)
+    further, machines = placement_note(served, cluster), machines_of(served, cluster)
+    return bundle_of(served, "kserve", texts, steps=steps, further=further, machines=machines)
