@@ -122,7 +122,8 @@ def rollback_note(deployment: Deployment) -> str:
     )
     return (
         "So few copies are exchanged without batches, in which SageMaker watches no alarm. "
-        f"CloudFormation itself can watch {alarms} and roll the stack back:\n\n```sh\n"
+        f"CloudFormation itself can watch {alarms} and roll the stack back, with these lines in "
+        "place of `deploy` for an update:\n\n```sh\n"
         f'triggers=$({aws} describe-stacks {stack} --query "{query}" --output text)\n'
         f"{aws} update-stack {stack} --template-body file://{TEMPLATE_FILE} "
         f'--rollback-configuration "$triggers" --parameters {parameters}\n```'

@@ -310,10 +310,8 @@ An answer may take up to an hour, is not streamed, and is at the `OutputLocation
 def _stack(deployment: Deployment, token_secret: str | None) -> list[str]:
     """Commands that make, change and delete the stack."""
     about = (
-        "The first command"
-        f"{'s' if len(stack_commands(deployment)) > 2 else ''} again, after the bundle was "
-        "rendered anew, updates the stack. Use either the stack or `servetune deploy apply`: both "
-        "make resources of the same names."
+        "All but the last line, run again after the bundle was rendered anew, updates the stack. "
+        "Use either the stack or `servetune deploy apply`: both make resources of the same names."
     )
     parts = [_shell(stack_commands(deployment, token_secret)), about, rollback_note(deployment)]
     if needs_token(deployment):
