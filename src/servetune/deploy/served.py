@@ -200,6 +200,11 @@ def prepare(
             f"no measured engine version is known; the image is {uri}: measure with it",
         )
     own = filling(own, family, options)
+    if own.replicas > 1 and not family.containers:
+        raise CannotRender(
+            f"how a process is limited to some of several {family.title} is not described here",
+            hint="give --copies 1, and start others with what their vendor says about it",
+        )
     return Served(
         title=launcher.title,
         plan=own,
