@@ -385,7 +385,7 @@ def _copies(endpoint: Endpoint) -> list[str]:
 _FILES = {
     "environment.json": "the container's environment, every tuned value written out",
     PLAN_FILE: "the plan, where it came from, and the results it rests on",
-    TRIAL_FILE: "the trial that it rests on, for `servetune bench --against`",
+    TRIAL_FILE: "the trial that it rests on, as its journal has it",
     DEPLOYMENT_FILE: "all requests in order, for `servetune deploy`",
     TEMPLATE_FILE: "the same requests as a template of CloudFormation",
     "execution-role-trust.json": "who may take the execution role: SageMaker",
