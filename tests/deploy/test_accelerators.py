@@ -154,9 +154,9 @@ def test_devices_of_other_vendors_are_served_by_a_process_of_the_machine(name):
     script = RENDER["command"](made).text("serve.sh")
     assert "vllm serve" in script.replace("\\\n  ", "")
     assert "VISIBLE" not in script
-    assert f"its build for {family_of(device(name)).title}" in (
-        RENDER["systemd"](made).text("README.md")
-    )
+    readme = RENDER["systemd"](made).text("README.md")
+    assert f"its build for {family_of(device(name)).title}" in readme
+    assert ", 1 copy." in readme  # and no image
     for more in ({}, {"image": "registry.example/vllm:0.26.0"}):
         with pytest.raises(CannotRender, match="how a container asks for") as caught:
             on("vllm", name, **more)

@@ -195,10 +195,8 @@ def prepare(
         unknown = f"the defaults of {launcher.title} are not described here"
         notes = (*notes, f"{unknown}: what the trial left open, its server decides")
     if image is None and not known:
-        notes = (
-            *notes,
-            f"no measured engine version is known; the image is {uri}: measure with it",
-        )
+        taken = f"the image is {uri}" if uri else f"{launcher.title} {version} is meant"
+        notes = (*notes, f"no measured engine version is known; {taken}: measure with it")
     own = filling(own, family, options)
     if own.replicas > 1 and not family.containers:
         raise CannotRender(
@@ -412,10 +410,11 @@ def _readme(
     served: Served, target: str, steps: str, warnings: tuple[str, ...], machines: int
 ) -> str:
     counted = "1 copy" if served.copies == 1 else f"{served.copies} copies"
+    image = f", image `{served.image}`" if served.image else ""
     parts = [f"# {served.served_name} on {served.title}, for {target}", ""]
     parts += [f"> {warning}\n" for warning in warnings]
     parts += [
-        f"Runs `{served.plan.label}`, {counted}, image `{served.image}`.",
+        f"Runs `{served.plan.label}`, {counted}{image}.",
         "",
         "## Steps",
         "",
