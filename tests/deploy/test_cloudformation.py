@@ -6,9 +6,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from aws_kit import G6, NAME, World, deployment, endpoint
+from aws_kit import G6, NAME, ROLE, World, deployment, endpoint
+from doubles import FakeAws
+from doubles.cloudformation import Stack
+from doubles.control import Refusal
 from shell import Shell, shell_blocks
-from test_policies import KINDS, of_kind
+from test_policies import KINDS, OTHER, of_kind
 
 from servetune.deploy import Bundle, render_sagemaker
 from servetune.deploy.cloudformation import TEMPLATE_FILE, template
@@ -17,6 +20,13 @@ from servetune.deploy.hosting import Hosting, Scaling
 from servetune.errors import CannotRender
 
 GATED = "meta-llama/Llama-3.1-8B-Instruct"
+_NOUNS = {
+    "model": "Model",
+    "endpoint-config": "EndpointConfig",
+    "endpoint": "Endpoint",
+    "component": "InferenceComponent",
+    "adapter": "InferenceComponent",
+}
 SECRET = "arn:aws:secretsmanager:us-east-1:123456789012:secret:hf-AbCdEf"
 
 
@@ -35,6 +45,69 @@ def test_a_template_is_what_cloudformation_takes(kind: str) -> None:
     model = GATED if kind == "pools" else "Qwen/Qwen3-4B"
     found = api.lint(stacked(kind, model).text(TEMPLATE_FILE), regions=["us-east-1"])
     assert [str(each) for each in found] == []
+
+
+@pytest.fixture
+def stack(world: World) -> Stack:
+    world.double.close()
+    world.double = FakeAws(look_s=600.0)
+    return Stack(world.double, {SECRET: "the token"})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stack_makes_what_apply_makes(world: World, stack: Stack, kind: str) -> None:
+    made = of_kind(kind)
+    stack.deploy(template(made))
+    rows = world.double.control.rows
+    for step in made.steps:
+        if step.service == "sagemaker":
+            held = rows[_NOUNS[step.kind], step.name]["request"]
+            wanted = {name: each for name, each in step.request.items() if name != "Tags"}
+            assert {name: held[name] for name in wanted} == wanted, step.kind
+    assert set(world.double.services.policies) == {
+        step.name for step in made.of_kind("scaling-policy")
+    }
+    alarms = {step.name for step in (*made.of_kind("alarm"), *made.rollback_alarms)}
+    assert set(world.double.services.alarms) == alarms
+
+
+def test_a_stack_asks_for_the_secret_of_a_gated_model(world: World, stack: Stack) -> None:
+    held = stacked("plain", GATED).json(TEMPLATE_FILE)
+    with pytest.raises(Refusal, match=r"\[HfTokenSecretArn\] must have values"):
+        stack.deploy(held, ExecutionRoleArn=ROLE)
+    with pytest.raises(Refusal, match="must match pattern"):
+        stack.deploy(held, ExecutionRoleArn=ROLE, HfTokenSecretArn="hf_" + "x" * 30)
+    assert world.left() == []
+    stack.deploy(held, ExecutionRoleArn=ROLE, HfTokenSecretArn=SECRET)
+    (model,) = [row for (noun, _), row in world.double.control.rows.items() if noun == "Model"]
+    assert model["request"]["PrimaryContainer"]["Environment"]["HF_TOKEN"] == "the token"
+
+
+@pytest.mark.parametrize(("told", "left"), [(7, 7), (None, 2)])
+def test_an_update_of_a_stack_rolls_over_and_keeps_the_copies_that_it_is_told(
+    world: World, stack: Stack, told: int | None, left: int
+) -> None:
+    """Without the README's command the copies that autoscaling made would be set back."""
+    stack.deploy(template(of_kind("components")))
+    base = world.double.control.rows["InferenceComponent", f"{NAME}-base"]
+    base["copies"] = 7  # by autoscaling
+    second = of_kind("components", plan=OTHER)
+    stack.deploy(template(second), **({} if told is None else {"Copies": told}))
+    assert base["request"]["Specification"]["ModelName"] == second.only("model").name
+    assert base["copies"] == left
+    models = [name for noun, name in world.double.control.rows if noun == "Model"]
+    assert models == [second.only("model").name]  # the old one went
+
+
+def test_an_update_of_a_stack_is_rolled_back_by_its_alarms(world: World, stack: Stack) -> None:
+    stack.deploy(template(of_kind("plain")))
+    first = of_kind("plain").only("endpoint-config").name
+    world.double.control.ringing = {f"servetune-{NAME}-5xx"}
+    with pytest.raises(Refusal, match="rolled back"):
+        stack.deploy(template(of_kind("plain", plan=OTHER)))
+    _, answer = world.double.json("sagemaker", "DescribeEndpoint", {"EndpointName": NAME})
+    assert answer["EndpointConfigName"] == first
+    assert ("EndpointConfig", first) in world.double.control.rows
 
 
 def test_a_template_has_each_step_and_refers_to_what_it_stands_on() -> None:

@@ -109,8 +109,7 @@ def rollback_note(deployment: Deployment) -> str:
     alarms = " and ".join(f"`{step.name}`" for step in deployment.rollback_alarms)
     if _exchange(deployment):
         return (
-            f"An update is rolled back when {alarms} rings: SageMaker goes back to the old "
-            "settings, and the stack with it."
+            f"An update is rolled back by SageMaker when {alarms} rings: the old settings serve on."
         )
     aws = f"aws --region {deployment.region} cloudformation"
     stack = f"--stack-name {deployment.endpoint}"

@@ -136,6 +136,7 @@ def operator_policy(deployment: Deployment, *, as_stack: bool = False) -> JsonOb
             *_FURTHER.get(kind, ()),
             "AddTags",
             "ListTags",
+            *(("DeleteTags",) if as_stack else ()),
         )
         # SageMaker's ARNs are in lower case whatever the name, and IAM compares case.
         stem = name_stem(deployment.endpoint).lower()
