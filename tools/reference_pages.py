@@ -172,6 +172,20 @@ def _deployments() -> str:
             f"| {family.title} | {build} | {resource} | {label} | {variable} | {shown} | "
             f"{family.driver or '-'} | {family.device_plugin or '-'} |"
         )
+    lines += [
+        "",
+        "Values of the node label by device; one in brackets follows from the rule in the sources",
+        "and was seen on no node (`kubectl get nodes -L LABEL` lists it, `--node-selector` names",
+        "another).",
+        "",
+        "| device | label | value |",
+        "|---|---|---|",
+    ]
+    for family in families():
+        for name, values in family.products.items():
+            shown = " or ".join(f"`{value}`" for value in values)
+            shown = f"({shown})" if name in family.unverified else shown
+            lines.append(f"| {name} | `{family.label}` | {shown} |")
     lines += ["", "| engine | images |", "|---|---|"]
     for name in deployable_engines():
         shipping = engine(name).shipping

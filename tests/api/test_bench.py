@@ -264,7 +264,7 @@ def test_levels_that_cannot_run_are_refused_before_anything_is_sent(server, opti
     assert not server.truths
 
 
-def baseline_of(tmp_path, *, copies=1, **results):
+def baseline_of(tmp_path, *, copies=1, devices=None, **results):
     """File with a trial of a server under eight users."""
     plan = Plan(model=MODEL, replicas=copies)
     config = TrialConfig(client_args={"max_concurrency": 8, "num_prompts": 40,
@@ -272,8 +272,9 @@ def baseline_of(tmp_path, *, copies=1, **results):
     numbers = {"max_concurrency": 8, "completed": 40, "failed": 0, "output_throughput": 100.0,
                "mean_e2e_latency_ms": 200.0, **results}  # fmt: skip
     record = TrialRecord(
-        key="one", plan=plan, config=config, results=numbers, metadata={"model_tag": "m"}
-    )
+        key="one", plan=plan, config=config, results=numbers,
+        metadata={"model_tag": "m", "gpu_count": devices},
+    )  # fmt: skip
     path = tmp_path / "trial.jsonl"
     path.write_text(record.to_json().decode() + "\n")
     return path
@@ -302,6 +303,24 @@ def test_several_copies_get_as_many_times_a_copys_load(tmp_path):
         assert expected.results["output_throughput"] == pytest.approx(400 * host_fraction(4))
         assert expected.results["mean_e2e_latency_ms"] == pytest.approx(200 / host_fraction(4))
         assert expected.results["completed"] == 40
+
+
+def test_only_copies_on_one_machine_take_from_each_other(tmp_path):
+    """64 copies on 64 machines are 64 times a copy; all on one would be 82% of that."""
+
+    def per_s(path, *urls, **options):
+        return held_against(path, *urls, **options)[1].results["output_throughput"] / 100
+
+    path = baseline_of(tmp_path)
+    hosts = [f"http://10.0.0.{number}:8000" for number in range(1, 65)]
+    assert per_s(path, *hosts) == 64
+    assert per_s(path, *(f"{url[:-4]}{port}" for url in hosts[:2] for port in (8000, 8001))) == (
+        pytest.approx(4 * host_fraction(2))
+    )
+    assert per_s(path, URL, copies=64) == pytest.approx(64 * host_fraction(64))
+    assert per_s(path, URL, copies=64, machines=64) == 64
+    of_eight = baseline_of(tmp_path, devices=8)  # so one address stands before eight machines
+    assert per_s(of_eight, URL, copies=64) == pytest.approx(64 * host_fraction(8))
 
 
 def test_a_trial_of_as_many_copies_is_sent_as_it_was(tmp_path):

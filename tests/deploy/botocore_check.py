@@ -7,16 +7,10 @@ enum, pattern and upper bounds too, but only when it is asked; this does both.
 from __future__ import annotations
 
 import re
-import shlex
 from functools import cache
 from typing import Any
 
 import botocore.session
-from botocore import xform_name
-
-from servetune.deploy import Bundle
-
-ROLE = "arn:aws:iam::123456789012:role/SageMakerExecution"
 
 
 @cache
@@ -28,30 +22,6 @@ def problems(operation: str, request: dict[str, Any]) -> list[str]:
     """What the model objects to, each with its place; empty for a good request."""
     found: list[str] = []
     _walk(request, service().operation_model(operation).input_shape, operation, found)
-    return found
-
-
-def aws_commands(bundle: Bundle) -> list[tuple[str, dict[str, Any]]]:
-    """Operation and request of each `aws sagemaker` command in a bundle's README.
-
-    Options override members of the JSON file, as in the AWS CLI; a role in a variable of the
-    shell becomes an ARN.
-    """
-    found = []
-    for line in bundle.text("README.md").splitlines():
-        for command in line.split(" && ") if line.startswith("aws --region") else ():
-            words = shlex.split(command, comments=True)
-            assert words[:2] == ["aws", "--region"], command
-            operations = {xform_name(name, "-"): name for name in service().operation_names}
-            operation = operations[words[4]]
-            members = service().operation_model(operation).input_shape.members
-            names = {f"--{xform_name(name, '-')}": name for name in members}
-            given = dict(zip(words[5::2], words[6::2], strict=True))
-            file = given.pop("--cli-input-json", "")
-            request = bundle.json(file.removeprefix("file://")) if file else {}
-            for option, value in given.items():
-                request[names[option]] = ROLE if value == "$SAGEMAKER_ROLE_ARN" else value
-            found.append((operation, request))
     return found
 
 

@@ -124,6 +124,36 @@ def keda_refusals(scaled: dict[str, Any], manifests: list[dict[str, Any]]) -> li
     return found
 
 
+def volume_refusals(
+    objects: dict[str, Any], pods: list[dict[str, Any]], *, count: int
+) -> list[str]:
+    """What keeps pods from their volumes: one disk for several nodes, or a class that has none.
+
+    A ReadWriteOnce volume is mounted by one node, and the default class of EKS (EBS), GKE
+    (Persistent Disk) and AKS (Azure Disk) has no other (Kubernetes, "Persistent Volumes", access
+    modes; documentation of the CSI drivers, November 2026): a claim of ReadWriteMany that names no
+    class stays Pending there.
+    """
+    found, claim = [], objects.get("PersistentVolumeClaim")
+    claimed = set()
+    for pod in pods:
+        for volume in pod["volumes"]:
+            claimed.add(volume.get("persistentVolumeClaim", {}).get("claimName"))
+            template = volume.get("ephemeral", {}).get("volumeClaimTemplate", {}).get("spec", {})
+            if template.get("accessModes", ["ReadWriteOnce"]) != ["ReadWriteOnce"]:
+                found.append("a pod's own volume is of one node")
+    if claim is None:
+        return found
+    if claim["metadata"]["name"] not in claimed:
+        found.append("no pod mounts the claim")
+    modes = claim["spec"]["accessModes"]
+    if count > 1 and "ReadWriteMany" not in modes:
+        found.append("pods of several nodes claim a volume of one")
+    if "ReadWriteMany" in modes and "storageClassName" not in claim["spec"]:
+        found.append("the usual class has no ReadWriteMany volumes")
+    return found
+
+
 def monitor_refusals(monitor: dict[str, Any], pods: list[dict[str, Any]]) -> list[str]:
     """What keeps a PodMonitor from finding pods: of another label, or without such a port."""
     found, spec = [], monitor["spec"]

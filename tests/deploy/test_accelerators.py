@@ -1,10 +1,14 @@
 """Every target with every engine on every kind of device: what is written, and what is refused."""
 
+import re
+
 import pytest
 import yaml
-from rendered import MODEL, RENDER, served, tuned
+from msgspec import structs
+from rendered import MODEL, RENDER, has_words, served, tuned
 
 from servetune.deploy.accelerators import families, family_of
+from servetune.deploy.containers import usual_container
 from servetune.deploy.endpoint import EndpointOptions, endpoint_of
 from servetune.deploy.launchers import deployable_engines
 from servetune.deploy.targets import CONTAINER_TARGETS, TARGETS, refusal
@@ -51,6 +55,37 @@ def test_sagemaker_takes_its_containers_to_nvidia_gpus_alone(name):
             endpoint_of(Plan(model=MODEL), options)
         assert "off SageMaker" in caught.value.hint
         assert "images for NVIDIA GPUs alone" in why.message
+
+
+#: The cheapest-named instance of every kind of device that SageMaker has.
+HOSTED = {
+    instance(name, service="sagemaker").device.architecture: name
+    for name in reversed(instances("sagemaker"))
+}
+
+
+@pytest.mark.parametrize("engine", deployable_engines())
+def test_the_table_says_what_sagemaker_takes(engine):
+    """Walks every engine and kind of device that SageMaker has, as the other table is walked."""
+    usual = {"max_num_seqs": 8, "max_num_batched_tokens": 8192, "gpu_memory_fraction": 0.9}
+    fields = {name: value for name, value in usual.items() if has_words(engine, name, value)}
+    for name in HOSTED.values():
+        node = instance(name, service="sagemaker")
+
+        def made(node=node):
+            container = usual_container(engine)
+            plan = Plan(model=MODEL, engine=engine, **fields)
+            return endpoint_of(plan, EndpointOptions(nodes=(node,), container=container))
+
+        why = refusal("sagemaker", engine, node.device)
+        if why is None:
+            assert made().image_uri
+            continue
+        with pytest.raises(CannotRender) as caught:
+            made()
+        named = re.sub("^.* has images", "has images", caught.value.message)
+        assert why.message.endswith(named)
+        assert why.hint == caught.value.hint
 
 
 def test_a_fallback_of_another_family_is_refused_too():
@@ -102,16 +137,35 @@ def test_an_image_that_is_known_to_be_of_another_kind_is_refused():
 
 
 def test_every_device_of_the_catalogue_has_a_family_or_is_refused():
-    known = {each.name for each in families()}
-    assert known == {"nvidia", "amd", "neuron", "cpu"}
-    for name in device_names():
-        family = family_of(device(name))
-        if family is None:
-            assert device(name).vendor not in ("NVIDIA", "AMD", "AWS")
-            assert "do not know how" in refusal("compose", "vllm", device(name)).message
+    assert all(family_of(device(name)) for name in device_names())
+    other = structs.replace(device("L4"), vendor="Other", architecture="other")
+    assert "do not know how" in refusal("compose", "vllm", other).message
+    assert "(cmd)" in refusal("command", "vllm", other).hint
     products = {name for each in families() for name in each.products}
     assert products <= set(device_names())
     assert all(each.source and each.date for each in families())
+    assert all(set(each.unverified) <= set(each.products) for each in families())
+
+
+@pytest.mark.parametrize("name", ["Gaudi 3", "TPU v6e", "Intel Max 1550", "Ascend 910B2"])
+def test_devices_of_other_vendors_are_served_by_a_process_of_the_machine(name):
+    """Containers are refused with the targets that run it, also with an image of one's own."""
+    made = on("vllm", name, mounts=False)
+    script = RENDER["command"](made).text("serve.sh")
+    assert "vllm serve" in script.replace("\\\n  ", "")
+    assert "VISIBLE" not in script
+    readme = RENDER["systemd"](made).text("README.md")
+    assert f"its build for {family_of(device(name)).title}" in readme
+    assert ", 1 copy." in readme  # and no image
+    for more in ({}, {"image": "registry.example/vllm:0.26.0"}):
+        with pytest.raises(CannotRender, match="how a container asks for") as caught:
+            on("vllm", name, **more)
+        assert "deploy systemd and command run vLLM" in caught.value.hint
+    with pytest.raises(CannotRender, match="limited to some of several") as caught:
+        on("vllm", name, mounts=False, copies=2)
+    assert "--copies 1" in caught.value.hint
+    with pytest.raises(CannotRender, match="TensorRT-LLM has no build for"):
+        on("tensorrt-llm", name, mounts=False)
 
 
 def test_an_engine_without_a_container_names_the_targets_that_deploy_it():

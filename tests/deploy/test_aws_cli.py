@@ -548,12 +548,15 @@ def test_a_stack_is_rendered_beside_the_requests(run: Any, sweep: Path, tmp_path
     held = json.loads((tmp_path / "b" / "template.json").read_text())
     assert {each["Type"] for each in held["Resources"].values()} == {
         "AWS::SageMaker::Model", "AWS::SageMaker::EndpointConfig", "AWS::SageMaker::Endpoint",
+        "AWS::CloudWatch::Alarm",
     }  # fmt: skip
     readme = (tmp_path / "b" / "README.md").read_text()
     assert "cloudformation deploy --stack-name" in readme
     refused = run(tmp_path, *words, "--apply", "--role-arn", ROLE)
     assert refused.returncode == 2
     assert "leaves it to CloudFormation" in refused.stderr
+    refused = run(tmp_path, *words, "--hf-token-from-env", HF_TOKEN="hf_" + "x" * 30)
+    assert "a template carries no token" in refused.stderr
     assert run(tmp_path, *words[:-2]).returncode == 0
     assert not (tmp_path / "b" / "template.json").exists()
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from aws_kit import G6, NAME, components, endpoint
-from botocore_check import aws_commands
 
 from servetune.deploy import Bundle, Evidence, render_sagemaker
 from servetune.deploy.hosting import Adapter, Hosting, Scaling, parse_routing
@@ -84,12 +83,6 @@ def test_every_file_says_the_same_as_the_deployment(case: str) -> None:
     assert made.json("endpoint.json") == steps["endpoint"]
     assert sorted(made.json("plan.json")["files"]) == sorted(made.names)
     assert "deployment.json" in made.text("README.md")
-
-
-def test_commands_of_the_aws_cli_are_given_where_three_requests_make_the_endpoint() -> None:
-    for case, (hosting, more) in CASES.items():
-        commands = aws_commands(hosted(hosting, **more))
-        assert bool(commands) == (case == "hosted-reserved"), case
 
 
 def test_the_readme_says_what_a_user_does_next_and_what_all_of_it_costs() -> None:

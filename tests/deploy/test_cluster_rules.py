@@ -10,6 +10,7 @@ from cluster_rules import (
     lws_refusals,
     monitor_refusals,
     pod_of_predictor,
+    volume_refusals,
 )
 from msgspec import structs
 from rendered import RENDER, SATURATION, served, tuned
@@ -92,7 +93,8 @@ def test_the_rules_find_what_was_written_before():
         ("L4", "vllm", "nvidia.com/gpu.product", ["NVIDIA-L4"]),
         ("A100-80GB", "sglang", "nvidia.com/gpu.product", ["NVIDIA-A100-SXM4-80GB"]),
         ("GH200", "vllm", "nvidia.com/gpu.product", ["NVIDIA-GH200-480GB", "NVIDIA-GH200-120GB"]),
-        ("MI300X", "vllm", "amd.com/gpu.device-id", ["74a1"]),
+        ("MI300X", "vllm", "amd.com/gpu.device-id", ["74a1", "74b5"]),
+        ("MI325X", "vllm", "amd.com/gpu.device-id", ["74a5"]),
     ],
 )
 def test_pods_run_on_the_device_that_was_measured(device, engine, selector, values):
@@ -196,9 +198,67 @@ def test_large_models_are_kept_in_a_volume_that_all_pods_read():
     assert "ephemeral-storage" not in requests
     own = manifests("kubernetes", "vllm", ClusterOptions(claim="mine"), **large)
     assert "PersistentVolumeClaim" not in own
-    assert "PersistentVolumeClaim" in manifests("kserve", "vllm", **large)
-    alone = manifests("kubernetes", "transformers", **large)
-    assert alone["PersistentVolumeClaim"]["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
+@pytest.mark.parametrize("storage_class", [None, "efs"])
+@pytest.mark.parametrize(
+    ("target", "engine", "fields", "count"),
+    [
+        ("kubernetes", "vllm", {}, 4),
+        ("kubernetes", "vllm", {"tensor_parallel": 8, "pipeline_parallel": 2}, 8),
+        ("kserve", "vllm", {}, 4),
+        ("kserve", "transformers", {"replicas": 1}, 1),
+    ],
+)
+def test_pods_of_every_node_get_their_weights(target, engine, fields, count, storage_class):
+    """Shared where a class is named; else each pod has a disk that any class can be."""
+    cluster = ClusterOptions(storage_class=storage_class)
+    made = served(tuned(engine, **fields), device="H100", weights_bytes=140e9)
+    bundle = RENDER[target](made, cluster)
+    texts = [text for name, text in bundle.files if name.endswith(".yaml")]
+    objects = {each["kind"]: each for text in texts for each in yaml.safe_load_all(text)}
+    if target == "kserve":
+        pods = [pod_of_predictor(objects["InferenceService"])]
+    else:
+        pods = [template["spec"] for template in pod_templates(objects)]
+    assert volume_refusals(objects, pods, count=count) == []
+    shared = bool(storage_class) or count == 1
+    assert ("PersistentVolumeClaim" in objects) == shared
+    volume = pods[0]["volumes"][0]
+    assert ("ephemeral" in volume) == (not shared)
+    assert "ephemeral-storage" not in pods[0]["containers"][0]["resources"]["requests"]
+    readme = bundle.text("README.md")
+    said = "ReadWriteOnce" if count == 1 else "EFS or FSx for Lustre on EKS"
+    assert said in readme
+    assert ("stay Pending" in readme) == (shared and count > 1)
+
+
+def test_the_rule_finds_a_claim_that_most_clusters_leave_pending():
+    objects = copy.deepcopy(
+        manifests("kubernetes", "vllm", ClusterOptions(storage_class="efs"), weights_bytes=140e9)
+    )
+    pods = [template["spec"] for template in pod_templates(objects)]
+    del objects["PersistentVolumeClaim"]["spec"]["storageClassName"]  # as it was before
+    found = volume_refusals(objects, pods, count=4)
+    assert found == ["the usual class has no ReadWriteMany volumes"]
+
+
+def test_an_own_claim_of_several_pods_must_be_readable_by_all():
+    own = RENDER["kubernetes"](served(tuned("vllm"), weights_bytes=140e9),
+                               ClusterOptions(claim="mine"))  # fmt: skip
+    assert "`mine` must be ReadWriteMany or ReadOnlyMany" in own.text("README.md")
+
+
+def test_the_label_of_nodes_is_shown_with_the_command_that_lists_it():
+    known = RENDER["kubernetes"](served(tuned("vllm")))
+    look = "kubectl get nodes -L nvidia.com/gpu.product"
+    for name in ("README.md", "deployment.yaml"):
+        assert look in known.text(name)
+    assert not any("seen on no node" in text for text in known.warnings)
+    rule = RENDER["kserve"](served(tuned("vllm"), device="A30"))
+    for name in ("README.md", "inferenceservice.yaml"):
+        assert "NVIDIA-A30 of A30 follows from" in rule.text(name)
+    assert any(look in text for text in rule.warnings)
 
 
 def test_a_pod_ends_when_its_requests_have():

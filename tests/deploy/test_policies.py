@@ -1,6 +1,7 @@
-"""IAM policies of a bundle, enforced over an endpoint's whole life; templates of CloudFormation."""
+"""IAM policies of a bundle, enforced over an endpoint's whole life."""
 
 import datetime as dt
+import json
 from typing import Any
 
 import botocore.session
@@ -12,12 +13,16 @@ from servetune.deploy import render_sagemaker
 from servetune.deploy.aws import LogGroups, apply, check_live, delete, logs, status, update
 from servetune.deploy.aws.client import AwsError
 from servetune.deploy.aws.update import mend
-from servetune.deploy.cloudformation import TEMPLATE_FILE, template
+from servetune.deploy.cloudformation import TEMPLATE_FILE
 from servetune.deploy.deployment import Deployment
 from servetune.deploy.features import EndpointFeatures
 from servetune.deploy.hosting import Adapter, Hosting, Scaling
-from servetune.deploy.policies import execution_role_policy, operator_policy, trust_policy
-from servetune.errors import CannotRender
+from servetune.deploy.policies import (
+    ROLE_TO_FILL_IN,
+    execution_role_policy,
+    operator_policy,
+    trust_policy,
+)
 from servetune.plan import Plan
 
 NOW = dt.datetime(2026, 11, 24, tzinfo=dt.UTC)
@@ -80,6 +85,41 @@ def test_another_endpoint_is_not_the_operators(world: World) -> None:
         world.run(apply(deployment(endpoint_name="theirs"), change_in(world)))
 
 
+@pytest.mark.parametrize(
+    ("lacking", "resource"),
+    [
+        ("sagemaker:CreateEndpoint", "endpoint-config/qwen"),
+        ("sagemaker:UpdateEndpoint", "endpoint-config/qwen"),
+        ("iam:PassRole", ROLE),
+    ],
+)
+def test_an_endpoint_needs_its_configuration_and_its_role(
+    world: World, lacking: str, resource: str
+) -> None:
+    """The rules of AWS that a policy without these breaks; `doubles.iam` has their sources."""
+    policy = operator_policy(of_kind("plain"))
+    for statement in policy["Statement"]:
+        if any(resource in each for each in statement["Resource"]):
+            statement["Action"] = [each for each in statement["Action"] if each != lacking]
+    world.double.policy = policy
+    with pytest.raises(AwsError, match=f"{lacking} on resource: .*{resource}"):
+        life(world, of_kind("plain"), of_kind("plain", plan=OTHER))
+
+
+def test_a_policy_without_the_role_passes_none_until_it_is_filled_in(world: World) -> None:
+    hosting, options = KINDS["plain"]
+    bundle = render_sagemaker(endpoint(hosting, **options))
+    policy = bundle.json("operator-policy.json")
+    assert actions(policy, "iam")["PassRole"] == [f"arn:aws:iam::*:role/{ROLE_TO_FILL_IN}"]
+    assert ROLE_TO_FILL_IN in bundle.text("README.md")
+    world.double.policy = policy
+    with pytest.raises(AwsError, match="not authorized to perform iam:PassRole"):
+        world.run(apply(of_kind("plain"), change_in(world, wait=SELDOM)))
+    filled = bundle.text("operator-policy.json").replace(ROLE_TO_FILL_IN, ROLE.rpartition("/")[2])
+    world.double.policy = json.loads(filled)
+    life(world, of_kind("plain"), of_kind("plain", plan=OTHER))
+
+
 def test_every_action_is_an_operation_of_its_service() -> None:
     """Of SageMaker, whose operations the policies are made of by name."""
     model = botocore.session.get_session().get_service_model("sagemaker")
@@ -127,37 +167,3 @@ def test_a_bundle_has_its_policies_as_files() -> None:
     assert passed == [ROLE]
     assert bundle.json("execution-role-policy.json")["Version"] == "2012-10-17"
     assert TEMPLATE_FILE not in bundle.names
-
-
-# CloudFormation
-
-
-@pytest.mark.parametrize("kind", ["components", "companies", "queued", "pools", "reserved"])
-def test_a_template_is_what_cloudformation_takes(kind: str) -> None:
-    """Types, properties, values and references, by CloudFormation's own schemas."""
-    api = pytest.importorskip("cfnlint.api", reason="cfn-lint is not installed (group validators)")
-    hosting, options = KINDS[kind]
-    bundle = render_sagemaker(endpoint(hosting, **options), as_stack=True)
-    found = api.lint(bundle.text(TEMPLATE_FILE), regions=["us-east-1"])
-    assert [str(each) for each in found] == []
-
-
-def test_a_template_has_each_step_and_refers_to_what_it_stands_on() -> None:
-    made = of_kind("components")
-    held = template(made)
-    resources = held["Resources"]
-    assert len(resources) == len(made.steps)
-    base = resources["Component"]["Properties"]["Specification"]
-    assert base["ModelName"] == {"Fn::GetAtt": ["Model", "ModelName"]}
-    adapter = resources["Adapter"]["Properties"]["Specification"]
-    assert adapter["BaseInferenceComponentName"] == f"{NAME}-base"
-    assert resources["Adapter"]["DependsOn"] == "Component"
-    assert resources["Alarm"]["Properties"]["AlarmActions"] == [{"Ref": "ScalingPolicy2"}]
-    assert resources["ScalableTarget"]["DependsOn"] == "Component"
-    assert resources["Endpoint"]["Properties"]["RetainAllVariantProperties"] is True
-
-
-def test_what_cloudformation_cannot_say_is_refused() -> None:
-    metrics = EndpointFeatures(metrics_path="/metrics")
-    with pytest.raises(CannotRender, match="no path of metrics"):
-        template(deployment(features=metrics))

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from botocore_check import aws_commands, problems, service
+from botocore_check import problems, service
 
 from servetune.deploy import (
     Bundle,
@@ -140,25 +140,6 @@ def test_bundles_are_as_recorded(case: str) -> None:
 def test_every_request_satisfies_botocores_own_model(case: str, operation: str) -> None:
     request = render(**CASES[case], role_arn=ROLE).json(REQUESTS[operation])
     assert problems(operation, request) == []
-
-
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("role_arn", [None, ROLE])
-def test_the_aws_commands_of_the_readme_send_the_files_as_they_are(
-    case: str, role_arn: str | None
-) -> None:
-    bundle = render(**CASES[case], role_arn=role_arn)
-    commands = aws_commands(bundle)
-    assert [operation for operation, _ in commands] == [
-        "CreateModel", "CreateEndpointConfig", "CreateEndpoint",
-        "DeleteEndpoint", "DeleteEndpointConfig", "DeleteModel",
-    ]  # fmt: skip
-    for operation, request in commands:
-        assert problems(operation, request) == [], operation
-    made, gone = commands[:3], commands[:2:-1]
-    for (_, create), (_, delete) in zip(made, gone, strict=True):
-        assert create | delete == create, "what is made is what is deleted"
-    assert made[0][1]["ExecutionRoleArn"] == ROLE
 
 
 def test_the_check_itself_finds_what_boto3_lets_pass() -> None:

@@ -314,6 +314,10 @@ def test_manifests_pass_kubernetes_own_schemas(version):
             for name in bundle.names:
                 if name.endswith(".yaml") and name not in OWN_KINDS:
                     check.validate(yaml.safe_load(bundle.text(name)), version, strict=True)
+    own_disk = RENDER["kubernetes"](served(tuned("vllm"), weights_bytes=140e9))
+    deployment = yaml.safe_load(own_disk.text("deployment.yaml"))
+    assert "ephemeral" in deployment["spec"]["template"]["spec"]["volumes"][0]
+    check.validate(deployment, version, strict=True)
     wrong = yaml.safe_load(bundle_of("kubernetes", "vllm").text("deployment.yaml"))
     wrong["spec"]["template"]["spec"]["containers"][0]["arguments"] = []
     with pytest.raises(check.ValidationError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -57,14 +58,15 @@ def reproducing(request: Bench) -> tuple[Bench, TrialRecord | None]:
     if trial is None:
         return request, None
     measured = copies_of_trial(trial)
-    copies = request.baseline.copies or _copies_there(request, folder, measured)
+    copies, machines = _copies_there(request, folder, trial)
     times = copies / measured
     if times == 1:
         return like_trial(request, trial), trial
-    shared = host_fraction(copies) / host_fraction(measured)
+    shared = host_fraction(copies, machines) / host_fraction(measured)
+    where = "one machine" if machines == 1 else f"{machines} machines"
     progress(
-        f"{copies} copies, and the trial had {measured}: {times:g} times its load is sent; "
-        f"expected are {times:g} times its throughput less {1 - shared:.1%}"
+        f"{copies} copies on {where}, and the trial had {measured}: {times:g} times its load is "
+        f"sent; expected are {times:g} times its throughput less {1 - shared:.1%}"
     )
     results = scaled_results(trial.results, times, shared)
     fleet = msgspec.structs.replace(trial, results=results)
@@ -79,23 +81,46 @@ def copies_of_trial(trial: TrialRecord) -> int:
     return plan.replicas * (1 if plan.expert_parallel else plan.data_parallel)
 
 
-def _copies_there(request: Bench, folder: Path | None, measured: int) -> int:
-    """Copies behind the addresses: those of a bundle, else one an address, at least the trial's.
+def _copies_there(request: Bench, folder: Path | None, trial: TrialRecord) -> tuple[int, int]:
+    """Copies behind the addresses, and the machines that they are on."""
+    asked = request.baseline
+    bundled = _copies_of_bundle(folder, copies_of_trial(trial)) if folder else None
+    if bundled is not None:
+        copies, machines = bundled
+        if asked.copies:  # as close together as those of the bundle
+            machines = -(-asked.copies * machines // copies)
+    else:
+        urls = request.server.urls
+        copies = asked.copies or max(len(urls), copies_of_trial(trial))
+        machines = max(1, len({urlsplit(url).hostname for url in urls}))
+        if len(urls) < copies:  # an address of several, which may be of more than one machine
+            machines = max(machines, -(-copies // (_most_on_machine(trial) or copies)))
+    return asked.copies or copies, asked.machines or machines
+
+
+def _copies_of_bundle(folder: Path, measured: int) -> tuple[int, int] | None:
+    """Copies and machines of a bundle with one address for all; `None` for one of addresses.
 
     A bundle of Compose, systemd or scripts has an address for each copy, of which those that are
-    given are asked; one of a cluster or of SageMaker has one address for all.
+    given are asked; one of a cluster or of SageMaker has one for all.
     """
-    addresses = max(len(request.server.urls), measured)
-    if folder is None or not folder.is_dir():
-        return addresses
+    if not folder.is_dir():
+        return None
     about = read_json(folder / PLAN_FILE)
     if (folder / DEPLOYMENT_FILE).is_file():
         deployment = read_deployment((folder / DEPLOYMENT_FILE).read_text("utf-8"))
         hosting = deployment.hosting
-        return hosting.copies or hosting.instance_count * measured
+        return hosting.copies or hosting.instance_count * measured, hosting.instance_count
     if about.get("target") in ("kubernetes", "kserve", "bentoml"):
-        return max(int(about["plan"].get("replicas", 1)), measured)
-    return addresses
+        copies = max(int(about["plan"].get("replicas", 1)), measured)
+        return copies, int(about.get("machines", 1))
+    return None
+
+
+def _most_on_machine(trial: TrialRecord) -> int | None:
+    """Copies that the trial's machine holds; `None` where its devices are not known."""
+    plan, devices = _plan_of(trial), trial.metadata.gpu_count
+    return int(devices) * copies_of_trial(trial) // plan.device_count if plan and devices else None
 
 
 def with_bundle(request: Bench) -> Bench:
@@ -142,7 +167,7 @@ def earlier_trial(request: Bench) -> TrialRecord | None:
     if request.baseline.engine_log is not None:
         require_file(request.baseline.engine_log)
     if request.baseline.against is None:
-        for name in ("trial", "engine_log", "copies"):
+        for name in ("trial", "engine_log", "copies", "machines"):
             if values_of(request).get(name):
                 raise InputError(
                     f"--{name.replace('_', '-')} is for --against", hint="give --against FILE too"

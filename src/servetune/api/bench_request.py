@@ -190,6 +190,14 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
             default="those of the bundle, else one an address",
         ),
     ] = None
+    machines: Annotated[
+        FleetCount | None,
+        option(
+            "Number of machines that the copies are on; copies on one share its host.",
+            metavar="COUNT",
+            default="by the bundle or the addresses, else by the trial's machine",
+        ),
+    ] = None
     tolerance: Annotated[
         Positive, option("Relative difference treated as noise.", metavar="FRACTION")
     ] = 0.05

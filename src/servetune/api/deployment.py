@@ -264,7 +264,12 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
             )
         rendered = RenderedEndpoint(
             bundle=with_trial(
-                render_sagemaker(endpoint, as_stack=self.form == "cloudformation"), trial
+                render_sagemaker(
+                    endpoint,
+                    as_stack=self.form == "cloudformation",
+                    token_secret=self.token.hf_token_secret,
+                ),
+                trial,
             ),
             plan=explicit,
             trial=trial,
@@ -289,6 +294,12 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
             raise InputError(
                 "--apply makes the endpoint itself, a template leaves it to CloudFormation",
                 hint="leave --apply out: the bundle's README has the command",
+            )
+        if self.form == "cloudformation" and self.token.hf_token_from_env:
+            raise InputError(
+                "a template carries no token",
+                hint="put it into Secrets Manager and give --hf-token-secret ARN, which the stack "
+                "reads",
             )
         self.token.require()
         if self.region is not None:

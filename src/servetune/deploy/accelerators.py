@@ -35,6 +35,9 @@ class Family(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         groups: Groups of a container's user that may open these files.
         label: Label of nodes that tells devices apart.
         products: Values of that label by device.
+        unverified: Devices whose value follows from a rule and was seen on no node.
+        containers: Whether it is known how a container asks for such devices; else an engine's
+            process alone is deployed on them.
         ranks: Ranks of an engine that share one device, by architecture; one where it is not there.
         per_node: Devices of a usual machine where the catalogue has none.
         driver: Driver that a machine needs.
@@ -58,6 +61,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     groups: tuple[str, ...] = ()
     label: str = ""
     products: dict[str, tuple[str, ...]] = {}
+    unverified: tuple[str, ...] = ()
+    containers: bool = True
     ranks: dict[str, int] = {}
     driver: str = ""
     device_plugin: str = ""
@@ -135,14 +140,20 @@ def require_build(
     if family is None:
         raise CannotRender(
             f"deployments do not know how {device.vendor} {device.name} is asked for",
-            hint=f"they know {', '.join(each.title for each in families())}; "
-            "servetune tune prints the command that was measured",
+            hint=f"they know {', '.join(each.title for each in families())}; the command that was "
+            "measured is in the trial's record (cmd), and runs there as it is",
         )
     if build is None:
         raise CannotRender(
             f"{launcher.title} has no build for {device.vendor} {device.name}: it runs on "
             f"{_runs_on(launcher)}",
             hint=_fitting(device),
+        )
+    if needs_image and not family.containers:
+        raise CannotRender(
+            f"how a container asks for {family.title} is not described here",
+            hint=f"servetune deploy systemd and command run {launcher.title} on a machine that has "
+            "its build for them",
         )
     if image is not None:
         named = image.partition("@")[0].rpartition(":")[0] or image

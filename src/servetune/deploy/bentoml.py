@@ -116,7 +116,8 @@ def require_package(launcher: CommandLineEngine, build: Build | None) -> None:
         raise CannotRender(
             f"the package of {launcher.title} is its build for {shipping.builds[0].kind}, and a "
             "BentoML service is built from packages",
-            hint="deploy it with compose or kubernetes, or choose another device with --gpu",
+            hint="servetune deploy command runs it on a machine that has the device's build; or "
+            "choose another device with --gpu",
         )
 
 

@@ -2,12 +2,16 @@
 
 The properties of CloudFormation's resources are the members of the API's requests, so each step
 becomes a resource of its own; names that one step takes from another become references, by which
-the stack knows their order.
+the stack knows their order. What the live path decides while it runs is written into the template
+or is one of its parameters: the hub's token, which CloudFormation reads from Secrets Manager; the
+copies that autoscaling has chosen; the alarms that roll an update back.
 """
 
 from __future__ import annotations
 
-from servetune.deploy.deployment import Deployment, Step, from_zero_policy
+import math
+
+from servetune.deploy.deployment import Deployment, Step, from_zero_policy, needs_token
 from servetune.errors import CannotRender
 from servetune.json_value import JsonObject
 
@@ -22,12 +26,24 @@ _TYPES = {
     "scalable-target": "AWS::ApplicationAutoScaling::ScalableTarget",
     "scaling-policy": "AWS::ApplicationAutoScaling::ScalingPolicy",
     "alarm": "AWS::CloudWatch::Alarm",
+    "rollback-alarm": "AWS::CloudWatch::Alarm",
 }
-_ROLE = {"Ref": "ExecutionRoleArn"}
+_ROLE, _SECRET, _COPIES, _HAS_TOKEN = "ExecutionRoleArn", "HfTokenSecretArn", "Copies", "HasToken"
+_TRIGGERS = "RollbackTriggers"
+
+#: Bounds of a batch as a share of what runs, and of all batches together (RollingUpdatePolicy of
+#: the SageMaker API reference, November 2026).
+_LEAST_BATCH, _MOST_BATCH, _MOST_S = 0.05, 0.5, 28800
+#: Seconds in which alarms are watched after each batch, and after all traffic has moved at once.
+_BATCH_S, _ALL_S = 120, 300
 
 
-def template(deployment: Deployment) -> JsonObject:
-    """The template, with the execution role as its parameter.
+def template(deployment: Deployment, token_secret: str | None = None) -> JsonObject:
+    """The template.
+
+    Args:
+        deployment: The deployment; without its role, the stack asks for it.
+        token_secret: ARN of the secret that holds the hub's token; `None` if the stack is told.
 
     Raises:
         CannotRender: CloudFormation has no property for a member of a request (cfn-lint 1.58).
@@ -37,29 +53,125 @@ def template(deployment: Deployment) -> JsonObject:
             "CloudFormation's model has no path of metrics",
             hint="leave --metrics-path out, or make the endpoint with servetune deploy apply",
         )
-    role = deployment.only("model").request.get("ExecutionRoleArn")
     names = _logical_names(deployment)
+    has_token = {"Fn::Not": [{"Fn::Equals": [{"Ref": _SECRET}, ""]}]}
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": f"SageMaker endpoint {deployment.endpoint} of {deployment.model}",
-        "Parameters": {
-            "ExecutionRoleArn": {
-                "Type": "String",
-                "Description": "ARN of the role that the containers run as",
-                "AllowedPattern": r"^arn:aws[a-z\-]*:iam::\d{12}:role/.+$",
-                **({"Default": role} if role else {}),
-            }
-        },
+        "Parameters": _parameters(deployment, token_secret),
+        **({"Conditions": {_HAS_TOKEN: has_token}} if _from_hub(deployment) else {}),
         "Resources": {
             names[step.kind, step.name]: {
                 "Type": _TYPES[step.kind],
                 **_depends(step, deployment, names),
                 "Properties": _properties(step, deployment, names),
             }
-            for step in deployment.steps
+            for step in _steps(deployment)
         },
-        "Outputs": {"EndpointName": {"Value": _attribute("Endpoint", "EndpointName")}},
+        "Outputs": {
+            "EndpointName": {"Value": _attribute("Endpoint", "EndpointName")},
+            _TRIGGERS: {
+                "Description": "Alarms of an update, as --rollback-configuration takes them",
+                "Value": {"Fn::Sub": _triggers(deployment, names)},
+            },
+        },
     }
+
+
+def stack_commands(deployment: Deployment, token_secret: str | None = None) -> list[str]:
+    """Lines of a shell that make or change the stack, and delete it."""
+    aws, name = f"aws --region {deployment.region}", deployment.endpoint
+    given = []
+    if "ExecutionRoleArn" not in deployment.only("model").request:
+        given.append(f'{_ROLE}="$SAGEMAKER_ROLE_ARN"')
+    if needs_token(deployment) and token_secret is None:
+        given.append(f'{_SECRET}="$HF_TOKEN_SECRET_ARN"')
+    lines = []
+    if _scales_copies(deployment):
+        given.append(f'{_COPIES}="$copies"')
+        component = deployment.only("component").name
+        counted = (
+            f"{aws} sagemaker describe-inference-component --inference-component-name {component} "
+            "--query RuntimeConfig.DesiredCopyCount --output text"
+        )
+        lines.append(f"copies=$({counted} 2>/dev/null || echo {deployment.hosting.copies})")
+    overrides = f" --parameter-overrides {' '.join(given)}" if given else ""
+    deploy = f"deploy --stack-name {name} --template-file {TEMPLATE_FILE}{overrides}"
+    return [
+        *lines,
+        f"{aws} cloudformation {deploy}   # costs money",
+        f"{aws} cloudformation delete-stack --stack-name {name}   # the cost ends here",
+    ]
+
+
+def rollback_note(deployment: Deployment) -> str:
+    """What rolls an update of the stack back, as Markdown."""
+    alarms = " and ".join(f"`{step.name}`" for step in deployment.rollback_alarms)
+    if _exchange(deployment):
+        return (
+            f"An update is rolled back by SageMaker when {alarms} rings: the old settings serve on."
+        )
+    aws = f"aws --region {deployment.region} cloudformation"
+    stack = f"--stack-name {deployment.endpoint}"
+    query = f"Stacks[0].Outputs[?OutputKey=='{_TRIGGERS}'].OutputValue"
+    parameters = " ".join(
+        f"ParameterKey={key},"
+        + ('ParameterValue="$copies"' if key == _COPIES else "UsePreviousValue=true")
+        for key in _parameters(deployment, None)
+    )
+    return (
+        "So few copies are exchanged without batches, in which SageMaker watches no alarm. "
+        f"CloudFormation itself can watch {alarms} and roll the stack back, with these lines in "
+        "place of `deploy` for an update:\n\n```sh\n"
+        f'triggers=$({aws} describe-stacks {stack} --query "{query}" --output text)\n'
+        f"{aws} update-stack {stack} --template-body file://{TEMPLATE_FILE} "
+        f'--rollback-configuration "$triggers" --parameters {parameters}\n```'
+    )
+
+
+def _steps(deployment: Deployment) -> tuple[Step, ...]:
+    return (*deployment.steps, *deployment.rollback_alarms)
+
+
+def _from_hub(deployment: Deployment) -> bool:
+    return "ModelDataSource" not in deployment.only("model").request["PrimaryContainer"]
+
+
+def _scales_copies(deployment: Deployment) -> bool:
+    """Whether autoscaling chooses the copies, which an update must not set back."""
+    return deployment.hosting.copies is not None and deployment.hosting.scaling is not None
+
+
+def _parameters(deployment: Deployment, token_secret: str | None) -> JsonObject:
+    role = deployment.only("model").request.get("ExecutionRoleArn")
+    found: JsonObject = {
+        _ROLE: {
+            "Type": "String",
+            "Description": "ARN of the role that the containers run as",
+            "AllowedPattern": r"^arn:aws[a-z\-]*:iam::\d{12}:role/.+$",
+            **({"Default": role} if role else {}),
+        }
+    }
+    if _from_hub(deployment):
+        needed = needs_token(deployment)
+        arn = r"arn:aws[a-z\-]*:secretsmanager:[a-z0-9\-]+:\d{12}:secret:\S+"
+        default = token_secret if token_secret is not None or needed else ""
+        found[_SECRET] = {
+            "Type": "String",
+            "Description": "ARN of the secret in Secrets Manager whose text is the token of the "
+            "hub" + ("" if needed else "; empty for a model that needs none"),
+            "AllowedPattern": f"^{arn}$" if needed else f"^({arn})?$",
+            **({} if default is None else {"Default": default}),
+        }
+    if _scales_copies(deployment):
+        found[_COPIES] = {
+            "Type": "Number",
+            "Description": "Copies that the component begins with; in an update those that "
+            "autoscaling has chosen",
+            "MinValue": 0,
+            "Default": deployment.hosting.copies,
+        }
+    return found
 
 
 def _logical_names(deployment: Deployment) -> dict[tuple[str, str], str]:
@@ -67,7 +179,8 @@ def _logical_names(deployment: Deployment) -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     for kind in _TYPES:
         stem = "".join(part.title() for part in kind.split("-"))
-        for number, step in enumerate(deployment.of_kind(kind), start=1):
+        of_kind = [step for step in _steps(deployment) if step.kind == kind]
+        for number, step in enumerate(of_kind, start=1):
             found[kind, step.name] = stem if number == 1 else f"{stem}{number}"
     return found
 
@@ -87,23 +200,27 @@ def _attribute(logical: str, name: str) -> JsonObject:
 def _properties(
     step: Step, deployment: Deployment, names: dict[tuple[str, str], str]
 ) -> JsonObject:
-    held = dict(step.request)
+    held, hosting = dict(step.request), deployment.hosting
     if step.kind == "model":
-        held["ExecutionRoleArn"] = _ROLE
+        held[_ROLE] = {"Ref": _ROLE}
+        held["PrimaryContainer"] = _with_token(held["PrimaryContainer"])
     elif step.kind == "endpoint-config":
         held["ProductionVariants"] = [_linked(each) for each in held["ProductionVariants"]]
-        if deployment.hosting.copies is not None:
-            held["ExecutionRoleArn"] = _ROLE
+        if hosting.copies is not None:
+            held[_ROLE] = {"Ref": _ROLE}
     elif step.kind == "endpoint":
         held["EndpointConfigName"] = _attribute("EndpointConfig", "EndpointConfigName")
-        if deployment.hosting.scaling:  # else an update would undo what autoscaling chose
+        if hosting.scaling:  # else an update would undo what autoscaling chose
             held["RetainAllVariantProperties"] = True
+        if hosting.copies is None:
+            held["DeploymentConfig"] = _exchange(deployment) | _alarms(deployment, names)
     elif step.kind in ("component", "adapter"):
-        held["EndpointName"] = _attribute("Endpoint", "EndpointName")
-        if "Specification" in held:
-            held["Specification"] = _linked(held["Specification"])
-        else:
-            held["Specifications"] = [_linked(each) for each in held["Specifications"]]
+        held |= _of_component(held)
+        if step.kind == "component" and _scales_copies(deployment):
+            held["RuntimeConfig"] = {"CopyCount": {"Ref": _COPIES}}
+        exchange = _exchange(deployment) if step.kind == "component" else {}
+        if exchange:
+            held["DeploymentConfig"] = exchange | _alarms(deployment, names)
     elif step.kind == "scaling-policy":
         for name in ("ServiceNamespace", "ResourceId", "ScalableDimension"):
             del held[name]
@@ -114,6 +231,75 @@ def _properties(
     return held
 
 
+def _of_component(request: JsonObject) -> JsonObject:
+    """The endpoint and the models of a component, or the files of an adapter, as references."""
+    linked: JsonObject = {"EndpointName": _attribute("Endpoint", "EndpointName")}
+    if "Specification" in request:
+        return {**linked, "Specification": _linked(request["Specification"])}
+    return {**linked, "Specifications": [_linked(each) for each in request["Specifications"]]}
+
+
 def _linked(part: JsonObject) -> JsonObject:
     """A variant or a component's specification, with its model as a reference."""
     return {**part, "ModelName": _attribute("Model", "ModelName")} if "ModelName" in part else part
+
+
+def _with_token(container: JsonObject) -> JsonObject:
+    """A container that loads from the hub with its token, which CloudFormation keeps nowhere.
+
+    A dynamic reference may stand in any property, and is the whole text of the secret where no key
+    is named (AWS Secrets Manager user guide, "Get a secret in a CloudFormation resource").
+    """
+    if "ModelDataSource" in container:
+        return container
+    read = {"Fn::Sub": f"{{{{resolve:secretsmanager:${{{_SECRET}}}}}}}"}
+    token = {"Fn::If": [_HAS_TOKEN, read, {"Ref": "AWS::NoValue"}]}
+    return {**container, "Environment": {**container["Environment"], "HF_TOKEN": token}}
+
+
+def _exchange(deployment: Deployment) -> JsonObject:
+    """How an update exchanges instances or copies; empty for copies too few for batches.
+
+    A batch has 5 to 50% of what runs, whatever autoscaling has chosen. Instances that are too few
+    are exchanged all at once, for new ones beside them.
+    """
+    hosting = deployment.hosting
+    begun = hosting.instance_count if hosting.copies is None else hosting.copies
+    fewest = min(begun, hosting.scaling.minimum) if hosting.scaling else begun
+    most = max(begun, hosting.scaling.maximum) if hosting.scaling else begun
+    smallest, largest = math.ceil(_LEAST_BATCH * most), math.floor(_MOST_BATCH * fewest)
+    unit, batch = ("COPY_COUNT", smallest)
+    if hosting.copies is None:
+        unit, batch = "INSTANCE_COUNT", largest
+    if smallest <= largest:
+        rolling = {
+            "MaximumBatchSize": {"Type": unit, "Value": batch},
+            "WaitIntervalInSeconds": _BATCH_S,
+            "MaximumExecutionTimeoutInSeconds": _MOST_S,
+        }
+        return {"RollingUpdatePolicy": rolling}
+    if hosting.copies is not None:
+        return {}
+    traffic = {"Type": "ALL_AT_ONCE", "WaitIntervalInSeconds": _ALL_S}
+    blue_green = {
+        "TrafficRoutingConfiguration": traffic,
+        "MaximumExecutionTimeoutInSeconds": _MOST_S,
+    }
+    return {"BlueGreenUpdatePolicy": blue_green}
+
+
+def _alarms(deployment: Deployment, names: dict[tuple[str, str], str]) -> JsonObject:
+    """The alarms that roll back, which are there before what they watch."""
+    alarms = [
+        {"AlarmName": {"Ref": names[step.kind, step.name]}} for step in deployment.rollback_alarms
+    ]
+    return {"AutoRollbackConfiguration": {"Alarms": alarms}}
+
+
+def _triggers(deployment: Deployment, names: dict[tuple[str, str], str]) -> str:
+    """Alarms that roll the stack back, in the short form of the AWS CLI."""
+    each = [
+        f"{{Arn=${{{names[step.kind, step.name]}.Arn}},Type=AWS::CloudWatch::Alarm}}"
+        for step in deployment.rollback_alarms
+    ]
+    return f"RollbackTriggers=[{','.join(each)}],MonitoringTimeInMinutes=5"

@@ -145,7 +145,7 @@ def token_cost(
 
 def _alone(per_instance: float, evidence: Evidence) -> float:
     """Copies alone that serve as much as so many on one instance, by those of the trial."""
-    shared = host_fraction(max(1.0, per_instance)) / host_fraction(evidence.copies)
+    shared = host_fraction(per_instance) / host_fraction(evidence.copies)
     return per_instance * shared
 
 

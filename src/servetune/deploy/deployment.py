@@ -504,3 +504,13 @@ def _steps_from_zero(endpoint: str, of: dict[str, str]) -> list[Step]:
 def _tag_value(text: str) -> str:
     """What a tag can hold of a text; only letters, digits, spaces and `_.:/=+-@` pass."""
     return "".join(c if c.isalnum() or c in " _.:/=+-@" else "_" for c in text)[:256]
+
+
+#: Beginnings of hub ids whose files need an accepted licence and a token (hub, November 2026).
+_GATED = ("meta-llama/", "google/gemma-", "CohereLabs/", "CohereForAI/")
+
+
+def needs_token(deployment: Deployment) -> bool:
+    """Whether the container loads a model that the hub hands out for a token alone."""
+    container = deployment.only("model").request["PrimaryContainer"]
+    return "ModelDataSource" not in container and deployment.model.startswith(_GATED)

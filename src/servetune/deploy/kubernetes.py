@@ -19,9 +19,11 @@ from servetune.deploy.pods import (
     ClusterOptions,
     claim_of,
     needs_claim,
+    nodes_of_pods,
     placement_note,
     pod_of,
     start_s,
+    storage_note,
 )
 from servetune.deploy.served import Served, bundle_of
 from servetune.engines import engine
@@ -88,7 +90,7 @@ def render_kubernetes(
     pods = nodes * _most(served, cluster, scaled=scaler is not None)
     manifests = [
         *_claims(served, cluster, metadata, pods=pods),
-        workload(served, cluster, metadata, nodes, scaled=scaler is not None),
+        workload(served, cluster, metadata, nodes, pods=pods, scaled=scaler is not None),
         _service(served, metadata, answering),
         *_disruption(served, metadata, chosen, scaled=scaler is not None),
     ]
@@ -96,7 +98,7 @@ def render_kubernetes(
         manifests += [_monitor(metadata, answering), scaler]
     comments = {manifests[-1]["kind"]: _scaler_comment(served, autoscaler)} if scaler else {}
     kind = "deployment" if nodes == 1 else "leaderworkerset"
-    comments["Deployment" if nodes == 1 else "LeaderWorkerSet"] = _comment(served)
+    comments["Deployment" if nodes == 1 else "LeaderWorkerSet"] = _comment(served, cluster)
     texts = _texts(overlaid(manifests, overlay), comments)
     ready = (
         f"kubectl -n {namespace} rollout status deployment/{served.name}"
@@ -105,15 +107,21 @@ def render_kubernetes(
         f"{start_s(served, cluster)}s {kind}/{served.name}"
     )
     steps = f"""
-1. {_needs(served, cluster, nodes, monitored=scaler is not None)}
+1. {_needs(served, cluster, nodes, pods=pods, monitored=scaler is not None)}
 2. A gated model needs a token, by reference alone:
    `{token_command(cluster)}`
 3. `kubectl apply {" ".join(f"-f {name}" for name in texts)}`
 4. `{ready}`
 5. `kubectl -n {namespace} port-forward service/{served.name} {served.port}`
 {_overlay_step(overlay)}"""
-    further = placement_note(served, cluster)
-    return bundle_of(served, "kubernetes", texts, steps=steps, further=further)
+    further, machines = placement_note(served, cluster), machines_of(served, cluster)
+    return bundle_of(served, "kubernetes", texts, steps=steps, further=further, machines=machines)
+
+
+def machines_of(served: Served, cluster: ClusterOptions) -> int:
+    """Nodes that hold all copies: as few as have the devices, and one for each copy on cores."""
+    each = cluster.devices_per_node(served) // served.devices if served.devices else 1
+    return -(-served.copies * nodes_of_copy(served, cluster) // max(1, each))
 
 
 def nodes_of_copy(served: Served, cluster: ClusterOptions) -> int:
@@ -177,19 +185,24 @@ def _texts(manifests: Sequence[JsonObject], comments: dict[str, str]) -> dict[st
     }
 
 
-def _needs(served: Served, cluster: ClusterOptions, nodes: int, *, monitored: bool) -> str:
-    """What the cluster must have, in one sentence."""
+def _needs(
+    served: Served, cluster: ClusterOptions, nodes: int, *, pods: int, monitored: bool
+) -> str:
+    """What the cluster must have."""
     needs = []
     if served.devices:
         needs += [f"nodes with {served.device.name} and the {served.family.driver}"]
         needs += [served.family.device_plugin]
     if nodes > 1:
         needs += ["the LeaderWorkerSet controller, and a fast network between nodes"]
-    if needs_claim(served, cluster):
-        needs += ["a storage class for `volume.yaml`"]
     if monitored:
         needs += ["the Prometheus operator, whose `podMonitorSelector` takes `monitor.yaml`"]
-    return f"The cluster needs {'; '.join(needs or ['no accelerator'])}."
+    sentences = (
+        f"The cluster needs {'; '.join(needs or ['no accelerator'])}.",
+        nodes_of_pods(served, cluster),
+        storage_note(served, cluster, pods=pods),
+    )
+    return "\n   ".join(filter(None, sentences))
 
 
 def _overlay_step(overlay: Sequence[JsonObject]) -> str:
@@ -202,7 +215,9 @@ def _overlay_step(overlay: Sequence[JsonObject]) -> str:
 def _claims(
     served: Served, cluster: ClusterOptions, metadata: JsonObject, *, pods: int
 ) -> list[JsonObject]:
-    return [claim_of(served, cluster, metadata, pods=pods)] if needs_claim(served, cluster) else []
+    if not needs_claim(served, cluster, pods=pods):
+        return []
+    return [claim_of(served, cluster, metadata, pods=pods)]
 
 
 def _template(served: Served, labels: JsonObject, pod: JsonObject, *, scraped: bool) -> JsonObject:
@@ -218,7 +233,13 @@ def _template(served: Served, labels: JsonObject, pod: JsonObject, *, scraped: b
 
 
 def _deployment(
-    served: Served, cluster: ClusterOptions, metadata: JsonObject, _nodes: int, *, scaled: bool
+    served: Served,
+    cluster: ClusterOptions,
+    metadata: JsonObject,
+    _nodes: int,
+    *,
+    pods: int,
+    scaled: bool,
 ) -> JsonObject:
     """The Deployment, which replaces one pod at a time; an autoscaler decides its replicas."""
     return {
@@ -231,14 +252,20 @@ def _deployment(
             "strategy": _ONE_AT_A_TIME,
             "progressDeadlineSeconds": start_s(served, cluster) + 300,
             "template": _template(
-                served, metadata["labels"], pod_of(served, cluster), scraped=not scaled
+                served, metadata["labels"], pod_of(served, cluster, pods=pods), scraped=not scaled
             ),
         },
     }
 
 
 def _group(
-    served: Served, cluster: ClusterOptions, metadata: JsonObject, nodes: int, *, scaled: bool
+    served: Served,
+    cluster: ClusterOptions,
+    metadata: JsonObject,
+    nodes: int,
+    *,
+    pods: int,
+    scaled: bool,
 ) -> JsonObject:
     """The LeaderWorkerSet: a copy is a group of pods, one a node, that restart together."""
     shipping = shipping_of(launcher_of(served.plan))
@@ -248,9 +275,14 @@ def _group(
         )
         for word in shipping.node_words
     ]
-    leader = pod_of(served, cluster, nodes=nodes, words=words)
+    leader = pod_of(served, cluster, pods=pods, nodes=nodes, words=words)
     worker = pod_of(
-        served, cluster, nodes=nodes, words=[*words, *shipping.worker_words], answers=False
+        served,
+        cluster,
+        pods=pods,
+        nodes=nodes,
+        words=[*words, *shipping.worker_words],
+        answers=False,
     )
     labels = metadata["labels"]
     return {
@@ -416,8 +448,14 @@ def in_flight_query(served: Served, namespace: str, pods: str) -> str:
     return " + ".join(f"sum({name}{of})" for name in names)
 
 
-def _comment(served: Served) -> str:
-    return f"{served.plan.label}\nEvery setting that was tuned is written out; see README.md."
+def _comment(served: Served, cluster: ClusterOptions) -> str:
+    lines = (
+        served.plan.label,
+        "Every setting that was tuned is written out; see README.md.",
+        nodes_of_pods(served, cluster),
+        *placement_note(served, cluster),
+    )
+    return "\n".join(filter(None, lines))
 
 
 def _scaler_comment(served: Served, autoscaler: Autoscaler) -> str:
@@ -459,14 +497,14 @@ def render_kserve(
             hint="servetune deploy kubernetes makes a LeaderWorkerSet",
         )
     scales = served.saturation is not None and bool(served.in_flight)
-    pod = pod_of(served, cluster, container_name="kserve-container")
     namespace = cluster.namespace
     usual = (2 if scales else 1) * served.copies
+    pods = max(served.copies, cluster.max_copies or usual)
     predictor: JsonObject = {
         "minReplicas": served.copies,
-        "maxReplicas": max(served.copies, cluster.max_copies or usual),
+        "maxReplicas": pods,
         "deploymentStrategy": _ONE_AT_A_TIME,
-        **pod,
+        **pod_of(served, cluster, container_name="kserve-container", pods=pods),
     }
     annotations = {"serving.kserve.io/deploymentMode": "Standard"}
     if served.saturation is not None and scales:
@@ -501,19 +539,19 @@ def render_kserve(
         "spec": {"predictor": predictor},
     }
     manifests = [
-        *_claims(served, cluster, metadata, pods=predictor["maxReplicas"]),
+        *_claims(served, cluster, metadata, pods=pods),
         service,
         *_disruption(served, metadata, chosen, scaled=scales),
         *([_monitor(metadata, chosen)] if scales else []),
     ]
-    texts = _texts(overlaid(manifests, overlay), {"InferenceService": _comment(served)})
+    texts = _texts(overlaid(manifests, overlay), {"InferenceService": _comment(served, cluster)})
     ready = f"--for=condition=Ready --timeout={start_s(served, cluster)}s"
     steps = f"""
-1. {_needs(served, cluster, 1, monitored=scales)}
+1. {_needs(served, cluster, 1, pods=pods, monitored=scales)}
 2. A gated model needs a token, by reference alone:
    `{token_command(cluster)}`
 3. `kubectl apply {" ".join(f"-f {name}" for name in texts)}`
 4. `kubectl -n {namespace} wait {ready} inferenceservice/{served.name}`
 {_overlay_step(overlay).replace("6.", "5.")}"""
-    further = placement_note(served, cluster)
-    return bundle_of(served, "kserve", texts, steps=steps, further=further)
+    further, machines = placement_note(served, cluster), machines_of(served, cluster)
+    return bundle_of(served, "kserve", texts, steps=steps, further=further, machines=machines)

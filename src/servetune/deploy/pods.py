@@ -57,9 +57,9 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     storage_class: Annotated[
         str | None,
         option(
-            "Storage class of the volume claim that is made for a large model.",
+            "Storage class for a large model, of volumes that all pods mount (ReadWriteMany).",
             metavar="NAME",
-            default="the cluster's",
+            default="a disk of its own for each pod, of the cluster's class",
         ),
     ] = None
     disk_mb_per_s: Annotated[
@@ -140,35 +140,84 @@ def drain_s(served: Served) -> int:
     return min(MOST_DRAIN_S, max(LEAST_DRAIN_S, math.ceil(longest_s)))
 
 
-def needs_claim(served: Served, cluster: ClusterOptions) -> bool:
-    """Whether a volume claim is made for the weights: of a large model from the hub."""
+def is_large(served: Served, cluster: ClusterOptions) -> bool:
+    """Whether the weights get a volume: those of a large model from the hub, without a claim."""
     large = served.weights_bytes is not None and served.weights_bytes > LARGE_BYTES
     return large and not served.folder and cluster.claim is None
+
+
+def needs_claim(served: Served, cluster: ClusterOptions, *, pods: int) -> bool:
+    """Whether a volume claim is made: for one pod, or where a class is named that pods share.
+
+    The usual class of a cluster has disks that one node mounts at a time, so that a claim of
+    several pods would keep those of other nodes from starting.
+    """
+    return is_large(served, cluster) and (pods == 1 or bool(cluster.storage_class))
 
 
 def claim_of(
     served: Served, cluster: ClusterOptions, metadata: JsonObject, *, pods: int
 ) -> JsonObject:
     """The volume claim that keeps a large model, shared where several pods read it."""
-    assert served.weights_bytes is not None
-    gib = 10 * math.ceil(1.2 * served.weights_bytes / GIB / 10)
-    spec: JsonObject = {
-        "accessModes": ["ReadWriteMany" if pods > 1 else "ReadWriteOnce"],
-        "resources": {"requests": {"storage": f"{gib}Gi"}},
-    }
-    if cluster.storage_class:
-        spec["storageClassName"] = cluster.storage_class
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {**metadata, "name": claim_name(served, cluster)},
-        "spec": spec,
+        "metadata": {**metadata, "name": _claim_name(served)},
+        "spec": _volume_spec(served, cluster, shared=pods > 1),
     }
 
 
-def claim_name(served: Served, cluster: ClusterOptions) -> str:
-    """Name of the claim that holds the weights; empty where they are in the pod's own disk."""
-    return cluster.claim or (f"{served.name}-models" if needs_claim(served, cluster) else "")
+def _claim_name(served: Served) -> str:
+    return f"{served.name}-models"
+
+
+def _volume_spec(served: Served, cluster: ClusterOptions, *, shared: bool) -> JsonObject:
+    """Size, class and access of a volume that holds the weights."""
+    assert served.weights_bytes is not None
+    gib = 10 * math.ceil(1.2 * served.weights_bytes / GIB / 10)
+    spec: JsonObject = {
+        "accessModes": ["ReadWriteMany" if shared else "ReadWriteOnce"],
+        "resources": {"requests": {"storage": f"{gib}Gi"}},
+    }
+    return {**spec, "storageClassName": cluster.storage_class} if cluster.storage_class else spec
+
+
+def _weights_volume(served: Served, cluster: ClusterOptions, *, pods: int) -> JsonObject:
+    """Where a pod has the weights: a claim, a disk of its own, or its node's disk."""
+    if cluster.claim:
+        return {"persistentVolumeClaim": {"claimName": cluster.claim}}
+    if needs_claim(served, cluster, pods=pods):
+        return {"persistentVolumeClaim": {"claimName": _claim_name(served)}}
+    if is_large(served, cluster):
+        spec = _volume_spec(served, cluster, shared=False)
+        return {"ephemeral": {"volumeClaimTemplate": {"spec": spec}}}
+    return {"emptyDir": {}}
+
+
+def storage_note(served: Served, cluster: ClusterOptions, *, pods: int) -> str:
+    """What a cluster's storage must have, and what to do without; empty for nodes' own disks."""
+    shared = (
+        "Volumes that several nodes mount at once are those of shared file systems (EFS or FSx for "
+        "Lustre on EKS, Filestore on GKE, Azure Files on AKS, CephFS, NFS); block disks (EBS, "
+        "Persistent Disk, Azure Disk) are mounted by one node."
+    )
+    if cluster.claim and pods > 1:
+        return f"The claim `{cluster.claim}` must be ReadWriteMany or ReadOnlyMany. {shared}"
+    if not is_large(served, cluster):
+        return ""
+    if not needs_claim(served, cluster, pods=pods):
+        return (
+            "Each pod gets a disk of its own (ReadWriteOnce, any storage class), and loads the "
+            "weights into it whenever it starts. To load them once, name a class of shared volumes "
+            f"with `--storage-class`. {shared}"
+        )
+    if pods == 1:
+        return "The claim in `volume.yaml` is ReadWriteOnce, which any storage class can be."
+    return (
+        f"The class `{cluster.storage_class}` must have ReadWriteMany volumes, else pods of "
+        f"further nodes stay Pending. {shared} Without such a class leave `--storage-class` out: "
+        "each pod then gets a disk of its own."
+    )
 
 
 def pod_of(
@@ -176,6 +225,7 @@ def pod_of(
     cluster: ClusterOptions,
     *,
     container_name: str = "server",
+    pods: int,
     nodes: int = 1,
     words: Sequence[str] = (),
     answers: bool = True,
@@ -186,6 +236,7 @@ def pod_of(
         served: The service.
         cluster: Names and limits.
         container_name: Name of the container.
+        pods: Pods of all copies, at most.
         nodes: Pods that one copy spans.
         words: Further words of this pod's server.
         answers: Whether clients and probes reach its server.
@@ -193,14 +244,12 @@ def pod_of(
     Raises:
         CannotRender: The folder of a model has no claim.
     """
-    claim = claim_name(served, cluster)
-    if served.folder and not claim:
+    if served.folder and not cluster.claim:
         raise CannotRender(
             f"a pod cannot see the folder {served.folder}",
             hint="name the claim that holds it with --claim, or a hub id with --model-source",
         )
-    models: JsonObject = {"name": "models"}
-    models |= {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
+    volume = _weights_volume(served, cluster, pods=pods)
     drain = drain_s(served)
     return {
         # Variables of Services would be read as settings: a Service "vllm" makes VLLM_PORT.
@@ -218,10 +267,11 @@ def pod_of(
                 words=words,
                 drain=drain,
                 answers=answers,
+                node_disk="emptyDir" in volume,
             )
         ],
         "volumes": [
-            models,
+            {"name": "models", **volume},
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}},
         ],
     }
@@ -258,7 +308,8 @@ def container_of(
     devices: int,
     words: Sequence[str] = (),
     drain: int,
-    answers: bool = True,
+    answers: bool,
+    node_disk: bool,
 ) -> JsonObject:
     """The container with every setting written out; tokens by reference."""
     variables: list[JsonObject] = [
@@ -296,7 +347,7 @@ def container_of(
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
         },
-        "resources": _resources(served, cluster, devices),
+        "resources": _resources(served, cluster, devices, node_disk=node_disk),
         "volumeMounts": [
             {"name": "models", "mountPath": MODEL_MOUNT if served.folder else served.hub_cache},
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the container's own
@@ -304,7 +355,9 @@ def container_of(
     }
 
 
-def _resources(served: Served, cluster: ClusterOptions, devices: int) -> JsonObject:
+def _resources(
+    served: Served, cluster: ClusterOptions, devices: int, *, node_disk: bool
+) -> JsonObject:
     """Requests of cores, memory and disk, and the devices; none is limited but the devices."""
     cpus, memory_bytes = _cpus(served, cluster, devices), _memory_bytes(served, cluster, devices)
     requests: JsonObject = {
@@ -312,7 +365,7 @@ def _resources(served: Served, cluster: ClusterOptions, devices: int) -> JsonObj
         "memory": f"{math.ceil(memory_bytes / GIB)}Gi",
     }
     weights = served.weights_bytes
-    if weights is not None and not served.folder and not claim_name(served, cluster):
+    if weights is not None and node_disk:
         requests["ephemeral-storage"] = f"{math.ceil(1.2 * weights / GIB) + 2}Gi"
     limits = {"limits": {served.family.resource: devices}} if devices else {}
     return {"requests": requests, **limits}
@@ -355,8 +408,27 @@ def _literal(text: str) -> str:
 
 
 def placement_note(served: Served, cluster: ClusterOptions) -> tuple[str, ...]:
-    """A warning where pods may land on another device than the measured one."""
-    if not served.devices or cluster.node_selector or served.family.labels(served.device):
+    """A warning where pods may land on another device than the measured one, or on none."""
+    if not served.devices or cluster.node_selector:
         return ()
-    unknown = f"no value of the node label {served.family.label} is known for {served.device.name}"
-    return (f"{unknown}: pods may land on another device; name it with --node-selector",)
+    label, name = served.family.label, served.device.name
+    look = f"kubectl get nodes -L {label} lists it, and --node-selector names another"
+    values = served.family.labels(served.device)
+    if not values:
+        unknown = f"no value of the node label {label} is known for {name}"
+        return (f"{unknown}: pods may land on another device; {look}",)
+    if name in served.family.unverified:
+        rule = f"the node label {label}={' or '.join(values)} of {name} follows from the driver's"
+        return (f"{rule} names and was seen on no node: {look}",)
+    return ()
+
+
+def nodes_of_pods(served: Served, cluster: ClusterOptions) -> str:
+    """Nodes that pods run on, by their label, and the command that lists it; may be empty."""
+    values = () if cluster.node_selector else served.family.labels(served.device)
+    if not values:
+        return ""
+    label = served.family.label
+    return (
+        f"Pods run on nodes whose {label} is {' or '.join(values)} (kubectl get nodes -L {label})."
+    )

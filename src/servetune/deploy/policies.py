@@ -53,6 +53,20 @@ _NETWORK = (
 )
 
 
+#: In place of the execution role's name, where a bundle does not know it: no role has this name, so
+#: that the policy lets nobody pass any role until it is filled in.
+ROLE_TO_FILL_IN = "FILL-IN-THE-EXECUTION-ROLE"
+#: Operations of `aws cloudformation deploy` and `delete-stack` on the stack.
+_STACK = (
+    "CreateChangeSet",
+    "DescribeChangeSet",
+    "ExecuteChangeSet",
+    "DescribeStacks",
+    "DescribeStackEvents",
+    "DeleteStack",
+)
+
+
 def trust_policy() -> JsonObject:
     """The policy by which SageMaker may take the execution role."""
     return _policy(
@@ -104,8 +118,13 @@ def execution_role_policy(deployment: Deployment) -> JsonObject:
     return _policy(*statements)
 
 
-def operator_policy(deployment: Deployment) -> JsonObject:
-    """What `apply`, `status`, `logs`, `update`, `delete` and `bench` ask AWS for."""
+def operator_policy(deployment: Deployment, *, as_stack: bool = False) -> JsonObject:
+    """What `apply`, `status`, `logs`, `update`, `delete` and `bench` ask AWS for.
+
+    Args:
+        deployment: The deployment; without its role, `ROLE_TO_FILL_IN` stands for the role.
+        as_stack: Whether a stack of CloudFormation, named as the endpoint, makes it.
+    """
     arn = _Arns(deployment)
     kinds = [kind for kind in _RESOURCES if deployment.of_kind(kind)]
     statements = []
@@ -117,6 +136,7 @@ def operator_policy(deployment: Deployment) -> JsonObject:
             *_FURTHER.get(kind, ()),
             "AddTags",
             "ListTags",
+            *(("DeleteTags",) if as_stack else ()),
         )
         # SageMaker's ARNs are in lower case whatever the name, and IAM compares case.
         stem = name_stem(deployment.endpoint).lower()
@@ -131,7 +151,8 @@ def operator_policy(deployment: Deployment) -> JsonObject:
     if deployment.hosting.reservation_arn:
         resource = deployment.hosting.reservation_arn
         statements.append(_allow("sagemaker", ("DescribeTrainingPlan",), (resource,)))
-    role = deployment.only("model").request.get("ExecutionRoleArn", "*")
+    role = deployment.only("model").request.get("ExecutionRoleArn")
+    role = role or f"{arn.of('iam', '')}role/{ROLE_TO_FILL_IN}"
     statements.append(
         {
             **_allow("iam", ("PassRole",), (role,)),
@@ -160,6 +181,10 @@ def operator_policy(deployment: Deployment) -> JsonObject:
     read = _read_prefixes(deployment)
     if read:
         statements += arn.reading(read)
+    if as_stack:
+        stack = f"{arn.of('cloudformation')}stack/{deployment.endpoint}/*"
+        statements.append(_allow("cloudformation", _STACK, (stack,)))
+        statements.append(_allow("cloudformation", ("GetTemplateSummary",), ("*",)))
     return _policy(*statements)
 
 

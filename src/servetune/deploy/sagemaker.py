@@ -8,8 +8,14 @@ from __future__ import annotations
 
 import msgspec
 
+from servetune.deploy.aws_commands import deleting, making, request_files
 from servetune.deploy.bundle import MARKER, PLAN_FILE, Bundle, json_text
-from servetune.deploy.cloudformation import TEMPLATE_FILE, template
+from servetune.deploy.cloudformation import (
+    TEMPLATE_FILE,
+    rollback_note,
+    stack_commands,
+    template,
+)
 from servetune.deploy.cost import cost_of, token_cost
 from servetune.deploy.deployment import (
     DEPLOYMENT_FILE,
@@ -17,32 +23,44 @@ from servetune.deploy.deployment import (
     adapter_name,
     component_name,
     deployment_of,
+    needs_token,
 )
 from servetune.deploy.endpoint import Endpoint
 from servetune.deploy.evidence import Evidence
-from servetune.deploy.policies import execution_role_policy, operator_policy, trust_policy
+from servetune.deploy.from_trial import TRIAL_FILE
+from servetune.deploy.policies import (
+    ROLE_TO_FILL_IN,
+    execution_role_policy,
+    operator_policy,
+    trust_policy,
+)
 from servetune.units import format_rate, format_usd
 
 
-def render_sagemaker(endpoint: Endpoint, *, as_stack: bool = False) -> Bundle:
+def render_sagemaker(
+    endpoint: Endpoint, *, as_stack: bool = False, token_secret: str | None = None
+) -> Bundle:
     """The files of an endpoint; pure.
 
     Args:
         endpoint: The endpoint.
         as_stack: Whether a template of CloudFormation is among them.
+        token_secret: ARN of the secret with the hub's token, for the template.
     """
     deployment = deployment_of(endpoint)
+    files = request_files(deployment)
+    stack = {TEMPLATE_FILE: json_text(template(deployment, token_secret))} if as_stack else {}
     texts = {
-        "README.md": readme_text(endpoint, deployment, as_stack=as_stack),
+        "README.md": readme_text(
+            endpoint, deployment, as_stack=as_stack, token_secret=token_secret
+        ),
         "environment.json": json_text(endpoint.environment),
-        "model.json": json_text(deployment.only("model").request),
-        "endpoint_config.json": json_text(deployment.only("endpoint-config").request),
-        "endpoint.json": json_text(deployment.only("endpoint").request),
+        **{files[step.kind, step.name]: json_text(step.request) for step in deployment.steps},
         DEPLOYMENT_FILE: deployment.to_json(),
-        **({TEMPLATE_FILE: json_text(template(deployment))} if as_stack else {}),
+        **stack,
         "execution-role-trust.json": json_text(trust_policy()),
         "execution-role-policy.json": json_text(execution_role_policy(deployment)),
-        "operator-policy.json": json_text(operator_policy(deployment)),
+        "operator-policy.json": json_text(operator_policy(deployment, as_stack=as_stack)),
     }
     node, options, evidence = endpoint.node, endpoint.options, endpoint.evidence
     tokens = token_cost(endpoint.hosting, node.price, evidence)
@@ -89,7 +107,13 @@ _FIGURES = (
 )
 
 
-def readme_text(endpoint: Endpoint, deployment: Deployment, *, as_stack: bool = False) -> str:
+def readme_text(
+    endpoint: Endpoint,
+    deployment: Deployment,
+    *,
+    as_stack: bool = False,
+    token_secret: str | None = None,
+) -> str:
     """The README as Markdown."""
     node = endpoint.node
     count = endpoint.hosting.instance_count
@@ -107,11 +131,11 @@ def readme_text(endpoint: Endpoint, deployment: Deployment, *, as_stack: bool = 
         _resources(endpoint),
         _COMMANDS,
         _QUEUED if endpoint.hosting.queued else _PROOF,
-        *(_stack_commands(endpoint) if as_stack else ()),
-        *_aws_commands(endpoint, deployment),
+        *(_stack(deployment, token_secret) if as_stack else ()),
+        *_without_servetune(deployment),
         *_check(endpoint),
         *_copies(endpoint),
-        _FILES,
+        *_files(deployment, as_stack=as_stack),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -283,44 +307,35 @@ aws sagemaker-runtime invoke-endpoint-async --endpoint-name ENDPOINT \\
 An answer may take up to an hour, is not streamed, and is at the `OutputLocation` of the reply."""
 
 
-def _stack_commands(endpoint: Endpoint) -> list[str]:
+def _stack(deployment: Deployment, token_secret: str | None) -> list[str]:
     """Commands that make, change and delete the stack."""
-    region, name = endpoint.options.region, endpoint.name
-    aws = f"aws --region {region} cloudformation"
-    role = (
-        ""
-        if endpoint.options.role_arn
-        else (' --parameter-overrides ExecutionRoleArn="$SAGEMAKER_ROLE_ARN"')
-    )
-    lines = (
-        f"{aws} deploy --stack-name {name} --template-file {TEMPLATE_FILE}{role}   # costs money",
-        f"{aws} delete-stack --stack-name {name}   # the cost ends here",
-    )
     about = (
-        "The first command again, after the bundle was rendered anew, updates the stack. Use "
-        "either the stack or `servetune deploy apply`: both make resources of the same names."
+        "All but the last line, run again after the bundle was rendered anew, updates the stack. "
+        "Use either the stack or `servetune deploy apply`: both make resources of the same names."
     )
-    return ["## As a stack of CloudFormation", "\n".join(["```sh", *lines, "```"]), about]
+    parts = [_shell(stack_commands(deployment, token_secret)), about, rollback_note(deployment)]
+    if needs_token(deployment):
+        parts.append(
+            "The model is gated. CloudFormation reads the token from the text of the secret "
+            "`HfTokenSecretArn` when it makes the model, with `secretsmanager:GetSecretValue` of "
+            "whoever runs the command, and no file or event holds it. Another text of the secret "
+            "reaches a model that is made anew alone."
+        )
+    return ["## As a stack of CloudFormation", *parts]
 
 
-def _aws_commands(endpoint: Endpoint, deployment: Deployment) -> list[str]:
-    """Commands of the AWS CLI; left out where more than three requests make the endpoint."""
-    if len(deployment.steps) != 3:
-        return []
-    model, config, _ = (step.name for step in deployment.steps)
-    aws = f"aws --region {endpoint.options.region} sagemaker"
-    role = "" if endpoint.options.role_arn else ' --execution-role-arn "$SAGEMAKER_ROLE_ARN"'
-    delete_config = f"{aws} delete-endpoint-config --endpoint-config-name {config}"
-    lines = (
-        f"{aws} create-model --cli-input-json file://model.json{role}",
-        f"{aws} create-endpoint-config --cli-input-json file://endpoint_config.json",
-        f"{aws} create-endpoint --cli-input-json file://endpoint.json   # costs money from here",
-        "",
-        "# when it is needed no more:",
-        f"{aws} delete-endpoint --endpoint-name {endpoint.name}   # the cost ends here",
-        f"{delete_config} && {aws} delete-model --model-name {model}",
-    )
-    return ["## Without servetune", "\n".join(["```sh", *lines, "```"])]
+def _without_servetune(deployment: Deployment) -> list[str]:
+    """Commands of the AWS CLI."""
+    parts = [
+        _shell([*making(deployment), "", "# when it is needed no more:", *deleting(deployment)])
+    ]
+    if needs_token(deployment):
+        parts.insert(0, "The model is gated: `export HF_TOKEN=...`, which `jq` adds on the way.")
+    return ["## Without servetune", *parts]
+
+
+def _shell(lines: list[str]) -> str:
+    return "\n".join(["```sh", *lines, "```"])
 
 
 def _check(endpoint: Endpoint) -> list[str]:
@@ -366,12 +381,33 @@ def _copies(endpoint: Endpoint) -> list[str]:
     return ["## Copies", text]
 
 
-_FILES = f"""\
-## Files
+#: What each file of a bundle is; requests have names that tell.
+_FILES = {
+    "environment.json": "the container's environment, every tuned value written out",
+    PLAN_FILE: "the plan, where it came from, and the results it rests on",
+    TRIAL_FILE: "the trial that it rests on, as its journal has it",
+    DEPLOYMENT_FILE: "all requests in order, for `servetune deploy`",
+    TEMPLATE_FILE: "the same requests as a template of CloudFormation",
+    "execution-role-trust.json": "who may take the execution role: SageMaker",
+    "execution-role-policy.json": "what the execution role needs",
+    "operator-policy.json": "what whoever runs the commands above needs",
+}
 
-- `environment.json`: the container's environment, every tuned value written out
-- `model.json`, `endpoint_config.json`, `endpoint.json`: the requests, as they are sent
-- `plan.json`: the plan, where it came from, and the results it rests on
-- `execution-role-policy.json`, `execution-role-trust.json`: what the execution role needs
-- `operator-policy.json`: what whoever runs the commands above needs
-- `{DEPLOYMENT_FILE}`: all requests in order, for `servetune deploy`"""
+
+def _files(deployment: Deployment, *, as_stack: bool) -> list[str]:
+    requests = ", ".join(f"`{name}`" for name in request_files(deployment).values())
+    lines = [
+        f"- {requests}: the requests, as they are sent",
+        *(
+            f"- `{name}`: {text}"
+            for name, text in _FILES.items()
+            if as_stack or name != TEMPLATE_FILE
+        ),
+    ]
+    if "ExecutionRoleArn" not in deployment.only("model").request:
+        lines.append(
+            f"\n`operator-policy.json` has `{ROLE_TO_FILL_IN}` in place of the execution role's "
+            "name, because this bundle was rendered without `--role-arn`: put the name there "
+            "first, else nobody may pass the role to SageMaker."
+        )
+    return ["## Files", "\n".join(lines)]

@@ -98,16 +98,15 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     def copies(self) -> int:
         return self.plan.replicas
 
-    @property
-    def expected_tokens_per_s(self) -> float | None:
+    def expected_tokens_per_s(self, machines: int) -> float | None:
         """Output tokens per second of all copies, from the trial's; `None` where it has none.
 
-        Further copies on the machine add a little less than one copy each (`perf.copies`).
+        Further copies on a machine add a little less than one copy each (`perf.copies`).
         """
         per_s = self.evidence.results.get("output_throughput") if self.evidence else None
         if not isinstance(per_s, int | float) or not math.isfinite(per_s) or per_s <= 0:
             return None
-        shared = host_fraction(self.copies) / host_fraction(self.measured_copies)
+        shared = host_fraction(self.copies, machines) / host_fraction(self.measured_copies)
         return float(per_s) * self.copies / self.measured_copies * shared
 
     @property
@@ -196,11 +195,14 @@ def prepare(
         unknown = f"the defaults of {launcher.title} are not described here"
         notes = (*notes, f"{unknown}: what the trial left open, its server decides")
     if image is None and not known:
-        notes = (
-            *notes,
-            f"no measured engine version is known; the image is {uri}: measure with it",
-        )
+        taken = f"the image is {uri}" if uri else f"{launcher.title} {version} is meant"
+        notes = (*notes, f"no measured engine version is known; {taken}: measure with it")
     own = filling(own, family, options)
+    if own.replicas > 1 and not family.containers:
+        raise CannotRender(
+            f"how a process is limited to some of several {family.title} is not described here",
+            hint="give --copies 1, and start others with what their vendor says about it",
+        )
     return Served(
         title=launcher.title,
         plan=own,
@@ -365,14 +367,25 @@ def bundle_of(
     *,
     steps: str,
     further: tuple[str, ...] = (),
+    machines: int = 1,
 ) -> Bundle:
-    """A target's files with what every bundle has: a page for the reader, and the Plan."""
+    """A target's files with what every bundle has: a page for the reader, and the Plan.
+
+    Args:
+        served: The service.
+        target: Name of the target.
+        texts: Its files.
+        steps: What the reader does with them, as Markdown.
+        further: Warnings of the target.
+        machines: Machines that the copies are on.
+    """
     warnings = tuple(dict.fromkeys((*served.warnings, *further)))
     about = {
         MARKER: 1,
         "target": target,
         "files": ["README.md", *texts, PLAN_FILE],
         "name": served.name,
+        "machines": machines,
         "image": served.image,
         "engine_version": served.version,
         "served_model": served.served_name,
@@ -385,7 +398,7 @@ def bundle_of(
         "warnings": list(warnings),
     }
     files = {
-        "README.md": _readme(served, target, steps, warnings),
+        "README.md": _readme(served, target, steps, warnings, machines),
         **texts,
         PLAN_FILE: json_text(about),
     }
@@ -393,12 +406,15 @@ def bundle_of(
     return Bundle(files=tuple(files.items()), executable=executable, warnings=warnings)
 
 
-def _readme(served: Served, target: str, steps: str, warnings: tuple[str, ...]) -> str:
+def _readme(
+    served: Served, target: str, steps: str, warnings: tuple[str, ...], machines: int
+) -> str:
     counted = "1 copy" if served.copies == 1 else f"{served.copies} copies"
+    image = f", image `{served.image}`" if served.image else ""
     parts = [f"# {served.served_name} on {served.title}, for {target}", ""]
     parts += [f"> {warning}\n" for warning in warnings]
     parts += [
-        f"Runs `{served.plan.label}`, {counted}, image `{served.image}`.",
+        f"Runs `{served.plan.label}`, {counted}{image}.",
         "",
         "## Steps",
         "",
@@ -413,7 +429,7 @@ def _readme(served: Served, target: str, steps: str, warnings: tuple[str, ...]) 
         "",
     ]
     if served.copies != served.measured_copies:
-        parts += [_of_copies(served), ""]
+        parts += [_of_copies(served, machines), ""]
     if served.saturation:
         at = f"{served.saturation.per_copy:.3g} requests in flight ({served.saturation.rule})"
         parts += [f"One copy serves {at}; an autoscaler is told {served.saturation.target}.", ""]
@@ -438,19 +454,20 @@ def _readme(served: Served, target: str, steps: str, warnings: tuple[str, ...]) 
     return "\n".join(parts)
 
 
-def _of_copies(served: Served) -> str:
+def _of_copies(served: Served, machines: int) -> str:
     """Sentence on copies that were not measured together, with what they are expected to do."""
     measured = "1 copy" if served.measured_copies == 1 else f"{served.measured_copies} copies"
     counted = "1 copy" if served.copies == 1 else f"{served.copies} copies"
     fills = served.copies == served.family.copies(served.node, served.plan.devices_per_replica)
     filling = f" to fill {served.node.label}" if fills else ""
     text = f"The trial had {measured}; this has {counted}{filling} (`--copies` is their number)."
-    per_s = served.expected_tokens_per_s
+    per_s = served.expected_tokens_per_s(machines)
     if per_s is None:
         return text
-    text += f" Expected are {format_rate(per_s)} output tokens/s: {counted} on one machine do"
-    text += f" {host_fraction(served.copies):.1%} of what they would alone."
-    cost = served.node.cost_per_million_tokens_usd(per_s)
+    where = "one machine" if machines == 1 else f"{machines} machines"
+    text += f" Expected are {format_rate(per_s)} output tokens/s: {counted} on {where} do"
+    text += f" {host_fraction(served.copies, machines):.1%} of what they would alone."
+    cost = served.node.cost_per_million_tokens_usd(per_s / machines)
     if cost is not None:
         text += f" A million output tokens then cost {format_usd(cost)} on {served.node.name}."
     return text

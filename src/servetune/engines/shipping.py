@@ -40,7 +40,8 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     """A build of an engine for one kind of device, and its image.
 
     Attributes:
-        kind: Kind of device: `cuda`, `rocm`, `neuron` or `cpu`.
+        kind: Kind of device: `cuda`, `rocm`, `neuron`, `cpu`, `gaudi`, `xpu`, `tpu`, `ascend` or
+            `musa`.
         repository: Image of the engine's own project, without a tag; empty where it publishes none.
         tag: Tag of the image, as a function of the engine's version.
         architectures: Architectures of devices that it runs on; empty for all of the kind.

@@ -19,13 +19,14 @@ and `deploy study` takes what a sweep measured on a full machine instead.
 """
 
 
-def host_fraction(copies: float) -> float:
-    """Throughput of so many copies on one machine over that of as many alone; 1 for one.
+def host_fraction(copies: float, machines: int = 1) -> float:
+    """Throughput of so many copies on so many machines over that of as many alone; 1 for one each.
 
-    Where several machines share copies unevenly it is of the mean.
+    Where several machines share copies unevenly it is of the mean. A copy that spans machines
+    shares none of them.
 
     Example:
-        >>> host_fraction(1), round(host_fraction(8), 3)
-        (1.0, 0.976)
+        >>> host_fraction(1), round(host_fraction(8), 3), host_fraction(8, machines=8)
+        (1.0, 0.976, 1.0)
     """
-    return 1 / (1 + CONTENTION * (copies - 1))
+    return 1 / (1 + CONTENTION * (max(1.0, copies / machines) - 1))

@@ -21,7 +21,7 @@ from servetune.deploy.aws.resources import describe, staged_model
 from servetune.deploy.aws.service_model import problems
 from servetune.deploy.containers import CONTAINERS, container_named
 from servetune.deploy.cost import Cost, cost_of
-from servetune.deploy.deployment import Deployment, with_role
+from servetune.deploy.deployment import Deployment, needs_token, with_role
 from servetune.deploy.images import ami_version, images, named_image
 from servetune.engines.memory import check_fits, concurrent_sequences
 from servetune.errors import InputError, PlanError
@@ -299,14 +299,9 @@ def _licence(deployment: Deployment) -> Iterator[Finding]:
         )
 
 
-#: Beginnings of hub ids whose files need an accepted licence and a token (hub, November 2026).
-_GATED = ("meta-llama/", "google/gemma-", "CohereLabs/", "CohereForAI/")
-
-
 def gated(deployment: Deployment, *, has_token: bool) -> Iterator[Finding]:
     """Whether the container may fetch its model from the hub."""
-    container = deployment.only("model").request["PrimaryContainer"]
-    if container.get("ModelDataSource") or has_token or not deployment.model.startswith(_GATED):
+    if has_token or not needs_token(deployment):
         return
     yield Finding(
         "note",

@@ -3,7 +3,7 @@
 Sources: `.devops/cuda.Dockerfile` of ggml-org/llama.cpp, whose program lies beside its libraries
 and not on the `PATH`; its docker workflow, which tags builds as `server-cuda-bNUMBER`,
 `server-rocm-bNUMBER` and `server-bNUMBER`, and `server-cuda-v0.4.1` as others pin a release
-(November 2026).
+(November 2026). Further kinds are backends of its `docs/build.md`: SYCL, CANN and MUSA.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ SHIPPING = Shipping(
         _build("cuda", "server-cuda"),
         _build("rocm", "server-rocm"),
         _build("cpu", "server"),
+        *(Build(kind=kind) for kind in ("xpu", "ascend", "musa")),
     ),
     program="/app/llama-server",
     usual_version="0.5.0",

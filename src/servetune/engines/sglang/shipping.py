@@ -2,6 +2,8 @@
 
 Images for AMD GPUs are tagged by ROCm and generation: `v0.5.18-rocm720-mi30x` for MI300X and
 MI325X, `v0.5.18-rocm720-mi35x` for MI350X and MI355X (releases 0.5.12 to 0.5.18; November 2026).
+Further kinds are those of its documentation's hardware platforms (CPU, Intel XPU, Ascend, Moore
+Threads); on TPUs another program runs, SGLang-JAX.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ SHIPPING = Shipping(
             tag="v{}-rocm720-mi35x".format,
             architectures=("cdna4",),
         ),
-        Build(kind="cpu"),
+        *(Build(kind=kind) for kind in ("cpu", "xpu", "ascend", "musa")),
     ),
     usual_version="0.5.23",
     in_flight="sglang:num_running_reqs + sglang:num_queue_reqs",

@@ -2,7 +2,9 @@
 
 Source: its releases, which publish `vllm-openai`, `vllm-openai-rocm` and `vllm-openai-cpu` under
 the same tag (0.19 to 0.29; November 2026). Words of several machines: the examples of
-LeaderWorkerSet (`docs/examples/leaderworkerset/basic`, 2026), which start it without Ray.
+LeaderWorkerSet (`docs/examples/leaderworkerset/basic`, 2026), which start it without Ray. Further
+kinds are those of its installation page: Intel XPU, and the plug-ins vllm-gaudi, tpu-inference and
+vllm-ascend, which have images of their own projects.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ SHIPPING = Shipping(
         Build(kind="cuda", repository="vllm/vllm-openai"),
         Build(kind="rocm", repository="vllm/vllm-openai-rocm"),
         Build(kind="cpu", repository="vllm/vllm-openai-cpu"),
+        *(Build(kind=kind) for kind in ("xpu", "gaudi", "tpu", "ascend")),
     ),
     usual_version="0.32.0",
     in_flight="vllm:num_requests_running + vllm:num_requests_waiting",
