@@ -119,7 +119,8 @@ def called(tmp_path, monkeypatch):
     def run(*arguments, env=None, cwd=tmp_path, timeout_s=None):
         words = ["servetune", *map(str, arguments)]
         out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
-        environ = mock.patch.dict(os.environ, os.environ if env is None else env, clear=True)
+        env = {"SERVETUNE_HOME": _HOME.name, **(os.environ if env is None else env)}
+        environ = mock.patch.dict(os.environ, env, clear=True)
         with monkeypatch.context() as patch, environ, redirect_stdout(out), redirect_stderr(err):
             patch.setattr(sys, "argv", words)
             patch.chdir(cwd)

@@ -50,7 +50,7 @@ class RegisteredRun:
         goal: Function that has the goal of the run.
 
     Attributes:
-        interrupted: Whether it ended before its work was done.
+        interrupted: True where it ended before its work was done.
     """
 
     def __init__(

@@ -40,16 +40,16 @@ class ListDeployments(Request, frozen=True, kw_only=True):
     first: ClassVar[str] = "base"
 
     base: Annotated[
-        str | None, option("Part of the base model's name, that of adapters too.", metavar="MODEL")
+        str | None, option("Base model, of adapters too: a part of its name.", metavar="MODEL")
     ] = None
-    adapter: Annotated[str | None, option("Part of the LoRA adapter's name.", metavar="NAME")] = (
+    adapter: Annotated[str | None, option("LoRA adapter: a part of its name.", metavar="NAME")] = (
         None
     )
     target: Annotated[
         str | None, option("Target, such as sagemaker or compose.", metavar="TARGET")
     ] = None
     run: Annotated[
-        str | None, option("Run whose trials were deployed, by any of its names.", metavar="RUN")
+        str | None, option("Name of the run whose trials were deployed.", metavar="RUN")
     ] = None
 
 
@@ -64,13 +64,13 @@ class RegisterDeployment(Request, frozen=True, kw_only=True):
     region: Annotated[str | None, REGION] = None
     run: Annotated[
         str | None,
-        option("Run that its configuration is of.", metavar="RUN", default="the bundle's"),
+        option("Name of the run of its trial.", metavar="RUN", default="the bundle's"),
     ] = None
     trial: Annotated[
         str | None,
         option(
-            "Number of the trial in runs show, or its key.",
-            metavar="N|KEY",
+            "Key of the trial, or its number in runs show.",
+            metavar="KEY|N",
             default="the bundle's, else the run's pick",
         ),
     ] = None
@@ -101,7 +101,7 @@ class DeployedRow(msgspec.Struct, frozen=True, kw_only=True):
         images: Container images.
         usd_per_hour: Price of the first instances; `None` where it is not known.
         price_source: Source and date of the price.
-        run: Run that it comes from.
+        run: Identity of the run that it comes from.
         trial: Key of the trial.
         simulated: Whether the trial was simulated.
         pending: Key of a trial that was rendered since and is not deployed yet.
@@ -110,7 +110,7 @@ class DeployedRow(msgspec.Struct, frozen=True, kw_only=True):
         changed_at: Time of the last change.
         measurements: Number of load tests.
         measured_at: Time of the last load test.
-        measured_run: Run of it.
+        measured_run: Identity of its run.
         reproduced: Whether it did what the trial did.
         output_throughput: Output tokens per second of the last load test.
         p99_ttft_ms: 99th percentile of its time to the first token.
@@ -174,7 +174,7 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
         deployment: Identity of the deployment.
         place: Place of it.
         config: Configuration of it.
-        package: Its model package, where one was asked for.
+        package: Model package, where one was asked for.
     """
 
     deployment: str

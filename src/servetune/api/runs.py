@@ -48,24 +48,29 @@ class ListRuns(Request, frozen=True, kw_only=True):
     first: ClassVar[str] = "model"
 
     model: Annotated[
-        str | None, option("Part of the model's name, or a pattern with *.", metavar="TEXT")
+        str | None,
+        option("Model of the runs: a part of its name, or a pattern with *.", metavar="TEXT"),
     ] = None
     machine: Annotated[
         str | None,
-        option("Part of the machine's name: its devices, or its host.", metavar="TEXT"),
+        option(
+            "Machine of the runs: a part of its devices' name, or of its host's.", metavar="TEXT"
+        ),
     ] = None
-    engine: Annotated[str | None, option("Part of the engine's name.", metavar="TEXT")] = None
+    engine: Annotated[
+        str | None, option("Engine of the runs: a part of its name.", metavar="TEXT")
+    ] = None
     status: Annotated[
         str | None,
         option(
-            "State of the run; lost: its process ended without a word; gone: its journal is not "
+            "Status of the runs; lost: the process ended without a word; gone: the journal is not "
             "there.",
             choices=STATES,
         ),
     ] = None
     tag: Annotated[
         tuple[str, ...],
-        option("Tag that the run has, as NAME or NAME=VALUE; repeatable.", metavar="TAG"),
+        option("Tag of the runs, as NAME or NAME=VALUE; repeatable.", metavar="TAG"),
     ] = ()
     since: Annotated[
         str | None,
@@ -90,7 +95,7 @@ class TagRun(Request, frozen=True, kw_only=True):
     tags: Annotated[
         tuple[str, ...], argument("Tags to set: NAME or NAME=VALUE.", metavar="[TAG..]")
     ] = ()
-    remove: Annotated[
+    untag: Annotated[
         tuple[str, ...], option("Name of a tag to take away; repeatable.", metavar="NAME")
     ] = ()
 
@@ -274,7 +279,7 @@ def tag_run(request: TagRun | str | None = None, /, **options: object) -> dict[s
     """
     request = request_of(TagRun, request, options)
     changes: dict[str, str | None] = {**parse_tags(request.tags)}
-    changes |= dict.fromkeys(parse_tags(request.remove))
+    changes |= dict.fromkeys(parse_tags(request.untag))
     with catalogue() as index:
         row = index.find(request.run)
     if row.state == "gone":
@@ -284,7 +289,7 @@ def tag_run(request: TagRun | str | None = None, /, **options: object) -> dict[s
         )
     if not changes:
         return row.tags
-    unknown = set(parse_tags(request.remove)) - set(row.tags)
+    unknown = set(parse_tags(request.untag)) - set(row.tags)
     if unknown:
         raise InputError(f"{row.run} has no tag '{min(unknown)}'")
     return write_tags(Path(row.path), changes)
@@ -395,8 +400,9 @@ def rebuild_runs(
     with catalogue() as index:
         for folder in request.folders:
             for entry in index.found_in(folder):
-                append_entry(entry)
-                found += 1
+                if not is_bundle(Path(entry.path).parent):  # a bundle has a record of its trial
+                    append_entry(entry)
+                    found += 1
             index.refresh()
             for bundle in _bundles_below(folder):
                 if index.deployment(bundle.place.identity) is None:

@@ -70,7 +70,7 @@ def runs_table(runs: Sequence[RunRow]) -> Table:
             row.verb or DASH,
             row.state,
             Text(row.model or DASH),
-            Text(row.machine or row.host or DASH),
+            Text(row.machine or DASH),
             f"{row.trials:,}{failed}",
             Text(f"{simulated}{_pick(row)}"),
             Text(_tags(row)),

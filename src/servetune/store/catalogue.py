@@ -612,7 +612,9 @@ def _state(row: Mapping[str, Any]) -> RunState:
         lives = process.lives() if process else None
         if lives is None:
             lives = _written_lately(path)
-        return "running" if lives else "lost"
+        if lives:
+            return "running"
+        told = "" if row["stamp"] and row["trials"] else "lost"  # its files tell how it ended
     if told and (row["stamp"] or not row["trials"]):
         return cast("RunState", told)
     if not row["stamp"]:

@@ -27,7 +27,7 @@ class TrialRow(msgspec.Struct, frozen=True, kw_only=True):
         output_throughput: Output tokens per second.
         request_throughput: Requests per second.
         mean_ttft_ms: Mean time to the first token.
-        p99_ttft_ms: Its 99th percentile.
+        p99_ttft_ms: 99th percentile of the same.
         mean_itl_ms: Mean gap between tokens.
         cost_per_million_tokens: Cost of a million output tokens in dollars.
         failure: Reason why it has no results.
@@ -138,7 +138,7 @@ class MeasurementRow(msgspec.Struct, frozen=True, kw_only=True):
         deployment: Identity of the deployment.
         at: Time of it.
         config_trial: Key of the trial whose configuration was deployed then.
-        run: Run of the load test.
+        run: Identity of the load test's run.
         path: Journal of it.
         trial: Key of its record.
         against: Key of the trial that it was compared with.

@@ -101,7 +101,7 @@ class RunEnded(Entry, frozen=True, kw_only=True, tag="run-ended"):
         run: Identity of the run.
         state: State: `ended`, `interrupted` or `failed`.
         trials: Trials in its journal.
-        failed: Those that failed.
+        failed: Number of those that failed.
         pick: Recommended trial in words.
         pick_key: Key of it.
         objective: Objective that it is the best in.
@@ -160,7 +160,7 @@ class DeployedConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         images: Container images.
         usd_per_hour: Price of the first instances; `None` where it is not known.
         price_source: Source and date of the price.
-        run: Run of the trial; empty where it is not known.
+        run: Identity of the trial's run; empty where it is not known.
         trial: Key of the trial.
         source: Journal or summary that the trial was read from.
         simulated: Whether the trial was simulated.
@@ -213,7 +213,7 @@ class DeploymentNoted(Entry, frozen=True, kw_only=True, tag="deployment"):
 
     Attributes:
         place: Place of it.
-        action: What happened: `rendered`, `registered`, `making`, `serving`, `failed`, `updated`
+        action: Change: `rendered`, `registered`, `making`, `serving`, `failed`, `updated`
             or `deleted`.
         config: Configuration; `None` where it stays what it was.
         model_package: ARN of its SageMaker model package.
@@ -231,7 +231,7 @@ class DeploymentMeasured(Entry, frozen=True, kw_only=True, tag="measured"):
     Attributes:
         place: Place of the deployment.
         model: Model that was asked for.
-        run: Run of the load test; empty where it was not kept.
+        run: Identity of the load test's run; empty where it was not kept.
         path: Journal of it.
         trial: Key of the load test's record.
         against: Key of the trial that it was compared with.
@@ -386,10 +386,12 @@ def _is_newer(line: bytes) -> bool:
 
 
 class _Provenance(msgspec.Struct, frozen=True):
-    run: str = ""
+    run: str | None = None
 
 
 class _Head(msgspec.Struct, frozen=True):
+    config: msgspec.Raw
+    results: msgspec.Raw
     provenance: _Provenance = _Provenance()
 
 
@@ -397,7 +399,7 @@ class JournalIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Identity of a journal by its first record.
 
     Attributes:
-        run: Run that wrote it; empty for simulated records, which depend on nothing but their
+        run: Identity of the run that wrote it; empty for simulated records, which depend on nothing but their
             settings, and for journals of other tools.
         head: Digest of its first line: twelve hex digits.
     """
@@ -407,7 +409,7 @@ class JournalIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def journal_identity(path: Path) -> JournalIdentity | None:
-    """Identity of a journal; `None` where there is none, or no whole record as yet."""
+    """Identity of a journal; `None` where there is none, or none that begins with a record."""
     try:
         with path.open("rb") as lines:
             first = next((line for line in lines if line.strip()), b"")
@@ -416,9 +418,9 @@ def journal_identity(path: Path) -> JournalIdentity | None:
     if not first.endswith(b"\n"):
         return None
     try:
-        run = msgspec.json.decode(first, type=_Head).provenance.run
+        run = msgspec.json.decode(first, type=_Head).provenance.run or ""
     except (msgspec.DecodeError, UnicodeDecodeError):
-        run = ""
+        return None
     return JournalIdentity(run=run, head=hashlib.sha256(first.rstrip()).hexdigest()[:12])
 
 
