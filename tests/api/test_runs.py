@@ -155,15 +155,15 @@ def test_a_run_is_removed_with_its_own_files_and_no_others(tmp_path):
     others = {"q2.jsonl", "q2.json", "q2.html", "q2.toml", "q2.timelines.jsonl", "q.txt", "q.logs"}
     (tmp_path / "results" / "q.txt").touch()
     (tmp_path / "results" / "q.logs").symlink_to(tmp_path / "home")
-    with pytest.raises(InputError, match="nobody agreed to remove run .* and delete 6 files"):
+    with pytest.raises(InputError, match=r"nobody agreed to remove run .* and delete 6 files"):
         st.remove_run("old", files=True)
     with pytest.raises(InputError, match="not agreed"):
-        st.remove_run("old", files=True, confirm=lambda question: False)
+        st.remove_run("old", files=True, confirm=lambda _: False)
     assert len(st.remove_run("old", files=True, yes=True)) == 6
     assert {path.name for path in (tmp_path / "results").iterdir()} == others
     assert register_path().is_file()
     assert [row.path for row in st.list_runs().runs] == [str(tmp_path / "results" / "q2.jsonl")]
-    st.remove_run("results/q2.jsonl", confirm=lambda question: True)
+    st.remove_run("results/q2.jsonl", confirm=lambda _: True)
     assert st.list_runs().runs == ()
     assert st.rebuild_runs("results").found_runs == 1  # its files stayed
 

@@ -63,7 +63,7 @@ def _place(request: Bench, target: Target) -> DeploymentPlace | None:
 
         try:
             bundled = registered_bundle(folder).place
-        except (ServetuneError, OSError, ValueError):  # it is no bundle that can be read
+        except (ServetuneError, OSError):  # it is no bundle that can be read
             return None
     if bundled is not None and bundled.target != "sagemaker":
         return bundled

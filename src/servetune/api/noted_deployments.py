@@ -76,6 +76,6 @@ def noted(folder: Path, done: DeploymentAction) -> Iterator[None]:
 def _readable(folder: Path) -> RegisteredBundle | None:
     try:
         return registered_bundle(folder)
-    except (ServetuneError, OSError, ValueError) as error:
+    except (ServetuneError, OSError) as error:
         note(f"note: the catalogue does not learn of {folder}: {error}")
         return None

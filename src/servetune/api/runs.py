@@ -7,7 +7,7 @@ import datetime as dt
 import fnmatch
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -16,17 +16,19 @@ from servetune.api.registry import DeployedRow, deployed_rows
 from servetune.api.request import WRITTEN, Request, request_of
 from servetune.api.run_facts import facts_of
 from servetune.api.trials import Pick, recommend
-from servetune.deploy.registry import is_bundle, registered_bundle
+from servetune.deploy.bundle import PLAN_FILE
+from servetune.deploy.registry import RegisteredBundle, is_bundle, registered_bundle
 from servetune.errors import InputError, ServetuneError, StoreError
 from servetune.json_value import JsonObject
 from servetune.option import argument, option
 from servetune.store import Artifacts
-from servetune.store.catalogue import Catalogue, discard_catalogue
+from servetune.store.catalogue import LOOKED_FOR_DEPTH, Catalogue, discard_catalogue
 from servetune.store.catalogue_rows import RunRow, TrialRow
 from servetune.store.register import (
     DeploymentNoted,
     RunRemoved,
     append_entry,
+    folders_below,
     journal_identity,
     journals_below,
 )
@@ -400,9 +402,8 @@ def rebuild_runs(
     with catalogue() as index:
         for folder in request.folders:
             for entry in index.found_in(folder):
-                if not is_bundle(Path(entry.path).parent):  # a bundle has a record of its trial
-                    append_entry(entry)
-                    found += 1
+                append_entry(entry)
+                found += 1
             index.refresh()
             for bundle in _bundles_below(folder):
                 if index.deployment(bundle.place.identity) is None:
@@ -419,13 +420,12 @@ def rebuild_runs(
         )
 
 
-def _bundles_below(folder: Path) -> Iterable[Any]:
+def _bundles_below(folder: Path) -> Iterable[RegisteredBundle]:
     """Bundles in a folder and below that can be read."""
-    depth = len(folder.parts) + 4
-    for path in sorted(folder.rglob("plan.json")):
-        if len(path.parts) <= depth + 1 and is_bundle(path.parent):
-            with contextlib.suppress(ServetuneError, ValueError, OSError):
-                yield registered_bundle(path.parent)
+    for each, names in folders_below(folder, most_depth=LOOKED_FOR_DEPTH):
+        if PLAN_FILE in names and is_bundle(each):
+            with contextlib.suppress(ServetuneError, OSError):
+                yield registered_bundle(each)
 
 
 def _has(text: str, part: str | None) -> bool:

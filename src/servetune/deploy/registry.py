@@ -57,6 +57,15 @@ def registered_bundle(folder: Path) -> RegisteredBundle:
             f"'{folder}' is no bundle: it has no {PLAN_FILE} of servetune deploy",
             hint="give the folder that servetune deploy --out wrote",
         )
+    try:
+        return _read(folder)
+    except (ValueError, TypeError, AttributeError, msgspec.MsgspecError) as error:
+        raise InputError(
+            f"the bundle '{folder}' cannot be read: {error}", hint="render it again"
+        ) from None
+
+
+def _read(folder: Path) -> RegisteredBundle:
     about = read_json(folder / PLAN_FILE)
     deployment = None
     if (folder / DEPLOYMENT_FILE).is_file():

@@ -58,7 +58,7 @@ CATALOGUE_SCHEMA = 1
 #: Time that a statement waits for another process that writes.
 _BUSY_S = 10.0
 #: Depth of folders in which journals are looked for, as of `servetune ui`.
-_DEPTH = 4
+LOOKED_FOR_DEPTH = 4
 #: Folders and time that the search for a journal that moved may take.
 _MOST_LOOKED_AT, _LOOKING_S = 2000, 0.5
 
@@ -368,7 +368,7 @@ class Catalogue:
         known |= {each for (each,) in self._db.execute("SELECT path FROM copies")}
         heads = dict(self._db.execute("SELECT head, run FROM runs WHERE head IS NOT NULL"))
         for path in sorted(
-            journals_below(folder.absolute(), most_depth=_DEPTH),
+            journals_below(folder.absolute(), most_depth=LOOKED_FOR_DEPTH),
             key=lambda path: (len(path.parts), str(path)),
         ):
             identity = journal_identity(path)

@@ -399,8 +399,8 @@ class JournalIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Identity of a journal by its first record.
 
     Attributes:
-        run: Identity of the run that wrote it; empty for simulated records, which depend on nothing but their
-            settings, and for journals of other tools.
+        run: Identity of the run that wrote it; empty for simulated records, which depend on
+            nothing but their settings, and for journals of other tools.
         head: Digest of its first line: twelve hex digits.
     """
 
@@ -444,8 +444,8 @@ def run_to_continue(path: Path) -> str:
     return known[-1] if known else identity.head
 
 
-def journals_below(folder: Path, *, most_depth: int) -> Iterator[Path]:
-    """Journals in a folder and below, by name; links to folders are not followed."""
+def folders_below(folder: Path, *, most_depth: int) -> Iterator[tuple[Path, list[str]]]:
+    """A folder and those below, with the names in each; links to folders are not followed."""
     for root, below, files in os.walk(folder):
         depth = len(Path(root).relative_to(folder).parts)
         below[:] = sorted(
@@ -453,11 +453,16 @@ def journals_below(folder: Path, *, most_depth: int) -> Iterator[Path]:
             for name in below
             if depth < most_depth and not name.startswith(".") and not name.endswith(".logs")
         )
-        for name in sorted(files):
-            if name.endswith(".jsonl") and not name.endswith((REQUESTS, TIMELINES)):
-                path = Path(root) / name
-                if not name.startswith(".") and path.is_file():
-                    yield path
+        yield Path(root), sorted(name for name in files if not name.startswith("."))
+
+
+def journals_below(folder: Path, *, most_depth: int) -> Iterator[Path]:
+    """Journals in a folder and below, by name; a bundle's record of its trial is none."""
+    for root, names in folders_below(folder, most_depth=most_depth):
+        for name in () if "plan.json" in names and "trial.jsonl" in names else names:
+            other = name.endswith((REQUESTS, TIMELINES)) or not name.endswith(".jsonl")
+            if not other and (root / name).is_file():  # a pipe would be waited for
+                yield root / name
 
 
 #: Client arguments that set how much is asked, not what.
