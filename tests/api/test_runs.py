@@ -111,8 +111,11 @@ def test_runs_are_chosen_by_what_they_are():
     assert named() == ["simulate", "tune"]
     assert named(machine="a100") == ["simulate"]
     assert named(tag="release=1.2") == named(tag=["baseline", "release"]) == ["tune"]
-    assert named(tag="release=1.3") == named(status="failed") == named(model="llama") == []
-    assert named(model="qwen/*", since="1h", status="ended", engine="simul") == ["simulate", "tune"]
+    assert named(tag="release=1.3") == named(only_status="failed") == named(model="llama") == []
+    assert named(model="qwen/*", since="1h", only_status="ended", engine="simul") == [
+        "simulate",
+        "tune",
+    ]
     assert named(since="2999-01-01") == []
     for wrong in ({"since": "monday"}, {"tag": "a b"}):
         with pytest.raises(InputError):

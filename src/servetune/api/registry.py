@@ -158,8 +158,10 @@ class DeploymentList(Tabular, frozen=True, kw_only=True):
     known: int
 
     def as_rows(self) -> Iterable[TableRow]:
-        """One row per deployment, and per adapter."""
-        return self.rows
+        """One row per deployment, and per adapter; images are text."""
+        return (
+            {**msgspec.structs.asdict(row), "images": ", ".join(row.images)} for row in self.rows
+        )
 
     def __str__(self) -> str:
         from servetune.report import as_text, deployments_table

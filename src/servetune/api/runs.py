@@ -60,13 +60,17 @@ class ListRuns(Request, frozen=True, kw_only=True):
         ),
     ] = None
     engine: Annotated[
-        str | None, option("Engine of the runs: a part of its name.", metavar="TEXT")
+        str | None,
+        option(
+            "Engine of the runs: a part of its name.", "--engine", "--framework", metavar="TEXT"
+        ),
     ] = None
-    status: Annotated[
+    only_status: Annotated[
         str | None,
         option(
             "Status of the runs; lost: the process ended without a word; gone: the journal is not "
             "there.",
+            "--status",
             choices=STATES,
         ),
     ] = None
@@ -141,8 +145,15 @@ class RunList(Tabular, frozen=True, kw_only=True):
     known: int
 
     def as_rows(self) -> Iterable[TableRow]:
-        """One row per run."""
-        return self.runs
+        """One row per run; copies and tags are text."""
+        return (
+            {
+                **msgspec.structs.asdict(row),
+                "copies": ", ".join(row.copies),
+                "tags": ", ".join(f"{n}={v}" if v else n for n, v in row.tags.items()),
+            }
+            for row in self.runs
+        )
 
     def __str__(self) -> str:
         from servetune.report import as_text, runs_table
@@ -150,7 +161,7 @@ class RunList(Tabular, frozen=True, kw_only=True):
         return as_text(runs_table(self.runs))
 
 
-class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
+class RunDetails(Tabular, frozen=True, kw_only=True):
     """A run with all that is known of it.
 
     Attributes:
@@ -164,6 +175,10 @@ class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
     pick: Pick | None
     trials: tuple[TrialRow, ...]
     deployments: tuple[DeployedRow, ...]
+
+    def as_rows(self) -> Iterable[TableRow]:
+        """One row per trial."""
+        return self.trials
 
     def to_json(self) -> JsonObject:
         """Plain values for JSON."""
@@ -234,11 +249,11 @@ def list_runs(request: ListRuns | str | None = None, /, **options: object) -> Ru
             _has(row.model, request.model)
             and (_has(row.machine, request.machine) or _has(row.host, request.machine))
             and _has(row.engine, request.engine)
-            and request.status in (None, row.state)
+            and request.only_status in (None, row.state)
             and all(
                 name in row.tags and value in ("", row.tags[name]) for name, value in wanted.items()
             )
-            and (since is None or _time(row.began_at) >= since)
+            and (since is None or _time(row.began_at or row.ended_at) >= since)
         )
 
     return RunList(runs=tuple(row for row in runs if fits(row)), known=len(runs))

@@ -79,8 +79,8 @@ def rebuild(request: api.RebuildRuns) -> int:
     """Make the catalogue again from the register and the journals, those of FOLDERs included."""
     made = api.rebuild_runs(request)
     print(
-        f"{made.runs} runs ({made.found_runs} found), "
-        f"{made.deployments} deployments ({made.found_deployments} found)"
+        f"{made.runs} runs ({made.found_runs} journals found), "
+        f"{made.deployments} deployments ({made.found_deployments} bundles found)"
     )
     return 0
 

@@ -66,7 +66,7 @@ def runs_table(runs: Sequence[RunRow]) -> Table:
         simulated = "SIMULATED " if row.simulated and row.trials else ""
         table.add_row(
             row.run[:SHOWN_DIGITS],
-            _minute(row.began_at),
+            _minute(row.began_at or row.ended_at),
             row.verb or DASH,
             row.state,
             Text(row.model or DASH),

@@ -8,6 +8,7 @@ themselves never write it; whoever lists runs brings it up to date first.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import fcntl
 import itertools
 import logging
@@ -324,6 +325,8 @@ class Catalogue:
                 rows = facts.trials
                 about |= facts.about
                 about["head"] = identity.head if identity else head
+                if not about.get("ended_at"):  # simulated records say no time
+                    about["ended_at"] = _changed_at(path)
         with _writing(self._db):
             if rows is not None:
                 self._db.execute("DELETE FROM trials WHERE run = ?", (run,))
@@ -386,7 +389,9 @@ class Catalogue:
         copies: dict[str, list[str]] = {}
         for path, run in self._db.execute("SELECT path, run FROM copies ORDER BY path"):
             copies.setdefault(run, []).append(path)
-        rows = self._rows("SELECT * FROM runs ORDER BY began_at DESC, rowid DESC")
+        rows = self._rows(
+            "SELECT * FROM runs ORDER BY COALESCE(NULLIF(began_at, ''), ended_at) DESC, rowid DESC"
+        )
         return [_run_row(row, tags.get(row["run"], {}), copies.get(row["run"], ())) for row in rows]
 
     def run(self, identity: str) -> RunRow | None:
@@ -572,6 +577,14 @@ def _is_of(identity: JournalIdentity, run: str, head: str) -> bool:
     if identity.run:
         return identity.run == run
     return identity.head == run or head in ("", identity.head)
+
+
+def _changed_at(path: Path) -> str:
+    try:
+        changed = dt.datetime.fromtimestamp(path.stat().st_mtime, dt.UTC)
+    except OSError:
+        return ""
+    return changed.isoformat(timespec="milliseconds")
 
 
 def _near(folder: Path) -> Iterator[Path]:

@@ -67,7 +67,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         seed: Seed of the load.
         version: Release of servetune.
         began_at: Time of its first start.
-        ended_at: Time of its end.
+        ended_at: Time of its end, or of the last change of its journal.
         simulated: Whether trials are simulated.
         trials: Number of trials.
         failed: Number of trials that failed.
