@@ -33,7 +33,7 @@ def tell_register(entry: AnyEntry) -> bool:
     """Append an entry to the register, if that can be; whether it could."""
     try:
         append_entry(entry)
-    except (ServetuneError, OSError, ValueError, RuntimeError) as error:
+    except (ServetuneError, OSError) as error:
         note(f"note: the catalogue does not learn of this: {error}; nothing else is lost")
         return False
     return True

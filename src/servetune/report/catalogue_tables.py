@@ -168,6 +168,8 @@ def _minute(time: str) -> str:
 
 
 def _pick(row: RunRow) -> str:
+    if row.problem:
+        return f"CANNOT BE READ: {row.problem}"
     if not row.pick:
         return DASH
     value = "" if row.best is None else f": {row.objective} {row.best:,.4g}"

@@ -63,8 +63,8 @@ LOOKED_FOR_DEPTH = 4
 #: Folders and time that the search for a journal that moved may take.
 _MOST_LOOKED_AT, _LOOKING_S = 2000, 0.5
 
-#: States of a deployment in which a configuration serves.
-_STANDING = frozenset({"serving", "updated", "registered"})
+#: States of a deployment in which something may stand.
+_STANDING = frozenset({"making", "serving", "failed", "updated", "registered"})
 
 _TABLES = """
 CREATE TABLE register (inode INTEGER NOT NULL, offset INTEGER NOT NULL);
@@ -133,14 +133,10 @@ class Catalogue:
                 db = _connected(path)
                 self._db = db
                 self.refresh()
-            except sqlite3.OperationalError as error:  # locked, full, or not to be written
-                _close(db)
-                _NOTES.warning("note: %s cannot be written (%s); nothing is lost", path, error)
-                break
             except (sqlite3.DatabaseError, OSError) as error:
                 _close(db)
-                if again or isinstance(error, OSError):
-                    _NOTES.warning("note: %s cannot be used (%s); nothing is lost", path, error)
+                if again or not _is_broken(error):
+                    _NOTES.warning("note: %s cannot be written (%s); nothing is lost", path, error)
                     break
                 _NOTES.warning("note: %s is broken (%s) and is made anew", path, error)
                 _discard(path)
@@ -319,8 +315,8 @@ class Catalogue:
         if stamp:
             try:
                 facts = self._facts_of(path)
-            except StoreError as error:
-                about["problem"] = error.message
+            except Exception as error:  # one journal must not hide all others
+                about["problem"] = str(error) or type(error).__name__
             else:
                 rows = facts.trials
                 about |= facts.about
@@ -337,10 +333,11 @@ class Catalogue:
                 )
             # The register knows these from the moment itself.
             kept = {"verb", "model", "engine", "machine", "host", "workload", "seed", "version"}
-            kept |= {"began_at", "ended_at"}
+            conditions = dict.fromkeys((*kept, "began_at"), "{0} IS NULL OR {0} = ''")
+            conditions["ended_at"] = "told IN ('', 'running')"
             names = ", ".join(
-                f"{name} = CASE WHEN {name} IS NULL OR {name} = '' THEN ? ELSE {name} END"
-                if name in kept
+                f"{name} = CASE WHEN {conditions[name].format(name)} THEN ? ELSE {name} END"
+                if name in conditions
                 else f"{name} = ?"
                 for name in about
             )
@@ -516,6 +513,14 @@ def _connected(path: Path | None) -> sqlite3.Connection:
     return db
 
 
+def _is_broken(error: Exception) -> bool:
+    """Whether the tables are not what they should be, rather than locked or not to be written."""
+    if isinstance(error, sqlite3.OperationalError):
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        return code == sqlite3.SQLITE_ERROR  # such as a table that is missing
+    return isinstance(error, sqlite3.DatabaseError)
+
+
 def _version(db: sqlite3.Connection) -> int:
     [(version,)] = db.execute("PRAGMA user_version")
     return int(version)
@@ -614,7 +619,10 @@ def _run_row(row: Mapping[str, Any], tags: dict[str, str], copies: Sequence[str]
     own = {name for name in RunRow.__struct_fields__ if row.get(name) is not None}
     fields = {name: row[name] for name in own}
     fields["simulated"] = bool(fields.get("simulated"))
-    return RunRow(**fields, state=_state(row), tags=tags, copies=tuple(copies))
+    state = _state(row)
+    if state == "running":
+        fields.pop("ended_at", None)
+    return RunRow(**fields, state=state, tags=tags, copies=tuple(copies))
 
 
 def _state(row: Mapping[str, Any]) -> RunState:

@@ -8,6 +8,7 @@ where the journals are and what only the moment knew; results are in the journal
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -39,12 +40,21 @@ DeploymentAction = Literal[
 
 
 def home() -> Path:
-    """Folder of the register and the catalogue: `SERVETUNE_HOME`, else the user's data folder."""
+    """Folder of the register and the catalogue: `SERVETUNE_HOME`, else the user's data folder.
+
+    Raises:
+        StoreError: The user has no home.
+    """
     chosen = os.environ.get(HOME_VARIABLE)
     if chosen:
         return Path(chosen)
     base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "servetune"
+    try:
+        return (Path(base) if base else Path.home() / ".local" / "share") / "servetune"
+    except RuntimeError:  # a user that the system does not know, as in some containers
+        raise StoreError(
+            "there is no home folder for the catalogue", hint=f"name one with {HOME_VARIABLE}"
+        ) from None
 
 
 def register_path() -> Path:
@@ -432,10 +442,9 @@ def run_to_continue(path: Path) -> str:
     if identity.run:
         return identity.run
     place = str(path.absolute())
-    try:
+    entries: tuple[AnyEntry, ...] = ()
+    with contextlib.suppress(StoreError):  # without it the digest is as good a name
         entries = read_register().entries
-    except StoreError:
-        entries = ()
     known = [
         entry.run
         for entry in entries
