@@ -88,6 +88,15 @@ def test_an_endpoint_is_followed_from_its_bundle_to_its_end(
 
         st.apply("b", role_arn=ROLE, yes=True, poll_s=0)
         assert rows()[0].state == "serving"
+        # Somebody elsewhere has the same rows from AWS alone.
+        monkeypatch.setenv("SERVETUNE_HOME", "other")
+        st.register_deployment(NAME)
+        for own, ours in zip(rows(), (row, of_adapter), strict=True):
+            assert (own.base, own.engine, own.machine, own.usd_per_hour, own.images) == (
+                ours.base, ours.engine, ours.machine, ours.usd_per_hour, ours.images,
+            )  # fmt: skip
+        assert rows(adapter="fr")[0].state == "registered"
+        monkeypatch.setenv("SERVETUNE_HOME", "home")
         st.render(journal, out="b", key="trial-16", copies=4, adapter=adapter)
         assert (rows()[0].trial, rows()[0].pending) == ("trial-64", "trial-16")
         assert [each.run for each in st.show_run(RUN).deployments] == [RUN, RUN]
@@ -159,7 +168,7 @@ def test_what_was_deployed_by_other_means_is_registered_with_its_trial(
     journal: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("servetune.api.registry.hosted", _refused)
+    monkeypatch.setattr("servetune.api.registry.described", _refused)
     st.rebuild_runs(".")
     made = st.register_deployment("by-hand", run=RUN, trial="1")
     assert (made.config.trial, made.config.model) == ("trial-16", "Qwen/Qwen3-4B")

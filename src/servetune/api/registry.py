@@ -16,11 +16,12 @@ from servetune.api.notes import note
 from servetune.api.request import Request, request_of
 from servetune.api.run_facts import facts_of
 from servetune.api.waiting import aws_in, completed
-from servetune.deploy.aws.hosted_container import Hosted, hosted, hosted_plan
+from servetune.deploy.aws.described import DescribedEndpoint, described
 from servetune.deploy.aws.packages import ModelPackage, Packaged, make_package, packaged
 from servetune.deploy.names import require_name, require_region
 from servetune.deploy.registry import RegisteredBundle, registered_bundle
 from servetune.errors import DeployError, InputError, ServetuneError
+from servetune.hardware import instances
 from servetune.option import argument, option
 from servetune.store import TrialRecord
 from servetune.store.catalogue import Catalogue
@@ -363,28 +364,28 @@ def _endpoint(
     """An endpoint by its name, as AWS describes it where it can be asked."""
     region = require_region(region_of(request.region))
     place = DeploymentPlace(target="sagemaker", name=require_name(request.target), region=region)
-    container: Hosted | None = None
+    prices = {
+        name: node.price.usd_per_hour if node.price else None
+        for name, node in instances("sagemaker").items()
+    }
+    found: DescribedEndpoint | None = None
     try:
-        container = completed(hosted(aws_in(region), place.name))
+        found = completed(described(aws_in(region), place.name, prices))
     except ServetuneError as error:
         note(f"note: {place.name} is registered by its name alone: {error.message}")
     else:
-        if container is None:
-            note(f"note: AWS tells no container of {place.name} in {region}")
-    if container is None:
+        if found is None:
+            note(f"note: AWS knows no endpoint {place.name} in {region}")
+    if found is None:
         return place, DeployedConfig(), None
-    try:
-        plan = hosted_plan(container)
-    except ServetuneError:
-        plan = None
-    config = DeployedConfig(
-        model=plan.model if plan else "",
-        engine=plan.engine if plan else "",
-        plan=plan.label if plan else "",
-        images=(container.image,),
-    )
-    content = {"Image": container.image, "Environment": dict(container.environment)}
-    return place, config, Packaged(container=content, instance_types=(), config=config)
+    if found.container is None:
+        return place, found.config, None
+    content = {
+        "Image": found.container.image,
+        "Environment": dict(found.container.environment),
+    }
+    packed = Packaged(container=content, instance_types=found.instance_types, config=found.config)
+    return place, found.config, packed
 
 
 def _trial(request: RegisterDeployment) -> tuple[RunRow | None, TrialRecord | None]:
