@@ -1,6 +1,6 @@
 """Time of registering runs and of listing them, in processor seconds.
 
-    python benchmarks/store/catalogue.py --runs 1000 --trials 20
+python benchmarks/store/catalogue.py --runs 1000 --trials 20
 """
 
 import argparse

@@ -287,6 +287,8 @@ def test_deployments_and_their_load_tests_are_made_again_from_the_register():
     append_entry(
         DeploymentMeasured(place=PLACE, model="m", reproduced=True, results={"p99_ttft_ms": 9.0})
     )
+    gone = DeploymentPlace(target="sagemaker", name="never seen", region="us-east-1")
+    append_entry(DeploymentNoted(place=gone, action="deleted"))
     unknown = DeploymentPlace(target="sagemaker", name="other", region="us-east-1")
     append_entry(DeploymentMeasured(place=unknown, model="other-model"))
     with opened() as index:

@@ -275,7 +275,7 @@ def show_run(request: ShowRun | str | None = None, /, **options: object) -> RunD
         trials = tuple(index.trials(row.run))
         deployments = deployed_rows(index, run=row.run)
     pick = None
-    if trials and Path(row.path).is_file():
+    if trials and row.state != "gone":
         with contextlib.suppress(ServetuneError):  # a journal of which nothing can be picked
             pick = recommend(Path(row.path))
     return RunDetails(run=row, pick=pick, trials=trials, deployments=deployments)

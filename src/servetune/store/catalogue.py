@@ -234,7 +234,11 @@ class Catalogue:
             self._db.execute("INSERT OR REPLACE INTO copies VALUES (?, ?)", (path, run))
 
     def _deploy(self, entry: DeploymentNoted) -> None:
-        row = self.deployment(entry.place.identity) or _new_deployment(entry.place, entry.at)
+        row = self.deployment(entry.place.identity)
+        if row is None:
+            if entry.action == "deleted":  # of which nothing is known
+                return
+            row = _new_deployment(entry.place, entry.at)
         config, pending, told = row.config, row.pending, entry.config
         if told is not None and entry.action != "failed":
             told = _with_origin(told, (pending, config))
