@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from servetune.deploy.aws.client import AwsClient, AwsError
-from servetune.deploy.deployment import TAG, Deployment
+from servetune.deploy.deployment import Deployment
 from servetune.json_value import JsonObject
 from servetune.store import TrialRecord
 from servetune.store.register import DeployedConfig
@@ -134,7 +134,6 @@ async def make_package(
                 "CreateModelPackageGroup",
                 ModelPackageGroupName=group,
                 ModelPackageGroupDescription="Configurations that servetune measured",
-                Tags=[{"Key": TAG, "Value": group}],
             )
         except AwsError as error:
             if "already exist" not in error.service_message:  # somebody was quicker
