@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest import mock
@@ -28,6 +29,10 @@ if "SERVETUNE_AWS_ROLE" not in os.environ:
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
         os.environ.pop(name, None)
     os.environ["AWS_CONFIG_FILE"] = os.environ["AWS_SHARED_CREDENTIALS_FILE"] = "/nonexistent"
+
+# Runs that tests make register here, and never in the home of whoever runs the tests.
+_HOME = tempfile.TemporaryDirectory(prefix="servetune-tests-")
+os.environ["SERVETUNE_HOME"] = _HOME.name
 
 
 def pytest_configure():
@@ -114,7 +119,8 @@ def called(tmp_path, monkeypatch):
     def run(*arguments, env=None, cwd=tmp_path, timeout_s=None):
         words = ["servetune", *map(str, arguments)]
         out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
-        environ = mock.patch.dict(os.environ, os.environ if env is None else env, clear=True)
+        env = {"SERVETUNE_HOME": _HOME.name, **(os.environ if env is None else env)}
+        environ = mock.patch.dict(os.environ, env, clear=True)
         with monkeypatch.context() as patch, environ, redirect_stdout(out), redirect_stderr(err):
             patch.setattr(sys, "argv", words)
             patch.chdir(cwd)

@@ -36,6 +36,7 @@ class Process(subprocess.Popen):
 
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *more):
         words, env = list(map(os.fspath, args)), dict(os.environ if env is None else env)
+        env.setdefault("SERVETUNE_HOME", os.environ["SERVETUNE_HOME"])  # never the real home
         pipes, new_session = more[3:9], more[-2]
         streams = [
             own if given == -1 else given for own, given in enumerate((pipes[0], *pipes[3::2]))

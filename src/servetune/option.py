@@ -65,6 +65,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
         position: Whether it is an argument without a name; a tuple takes all that are left.
         hidden: Whether help leaves it out, such as names that are accepted for old scripts.
         known: Values that a shell completes, of those that are accepted.
+        of_run: Whether a run's name may stand for the path of its journal.
     """
 
     names: tuple[str, ...] = ()
@@ -75,6 +76,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     position: bool = False
     hidden: bool = False
     known: Choices = ()
+    of_run: bool = False
 
     def completions(self) -> tuple[str, ...]:
         """Values that a shell completes."""
@@ -96,6 +98,7 @@ def option(
     choices: Choices = (),
     hidden: bool = False,
     known: Choices = (),
+    of_run: bool = False,
 ) -> msgspec.Meta:
     """Annotation of a field that users set by name.
 
@@ -109,6 +112,7 @@ def option(
         choices: See `Option`.
         hidden: See `Option`.
         known: See `Option`.
+        of_run: See `Option`.
     """
     return _annotation(
         description,
@@ -120,13 +124,14 @@ def option(
             choices=choices,
             hidden=hidden,
             known=known,
+            of_run=of_run,
         ),
     )
 
 
-def argument(description: str, *, metavar: str) -> msgspec.Meta:
+def argument(description: str, *, metavar: str, of_run: bool = False) -> msgspec.Meta:
     """Annotation of a field that users set by its position."""
-    return _annotation(description, Option(metavar=metavar, position=True))
+    return _annotation(description, Option(metavar=metavar, position=True, of_run=of_run))
 
 
 def members(text: Member) -> msgspec.Meta:

@@ -6,9 +6,11 @@ import pytest
 
 import servetune as st
 from servetune import api
+from servetune.api.registry import DeployedRow
 from servetune.deploy.aws.status import Row
 from servetune.deploy.staging import ModelFile, place
 from servetune.errors import InputError
+from servetune.store.catalogue_rows import RunRow, TrialRow
 
 MODEL = "Qwen/Qwen3-4B"
 MEASURED = "examples/published/qwen3-4b-4xl4.jsonl"
@@ -21,6 +23,8 @@ WITHOUT = {
     "PlannedServer": "one server; StudyResult.df has its loads",
     "Rendered": "files",
     "RenderedEndpoint": "files",
+    "Rebuilt": "counts",
+    "Registered": "one deployment; DeploymentList.df has all",
     "Reported": "files; Trials.df has what they are about",
     "SimulationProgress": "one moment",
     "TrialDone": "one trial",
@@ -65,6 +69,13 @@ def made():
     yield planned, 6
     run = st.simulate(MODEL, gpu="L4", concurrency=2, requests=5)
     yield run, 5
+    index_row = RunRow(run="aa", path="/q.jsonl", tags={"best": "", "release": "1.2"})
+    yield st.RunList(runs=(index_row, RunRow(run="bb", path="/r.jsonl")), known=2), 2
+    trials = tuple(TrialRow(run="aa", number=number, key="k") for number in (1, 2))
+    yield st.RunDetails(run=index_row, pick=None, trials=trials, deployments=()), 2
+    place_of = {"deployment": "cc", "target": "compose", "name": "m", "region": "", "state": "x"}
+    deployed = DeployedRow(**place_of, base="m", images=("a", "b"))
+    yield st.DeploymentList(rows=(deployed,), known=1), 1
     ranking = st.estimate(MODEL, gpu="L4", sweep=True, top=3)
     yield ranking, len(ranking.ranked)
     found = st.read(MEASURED)

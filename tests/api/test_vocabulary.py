@@ -25,7 +25,9 @@ OTHER_TYPES = {
     "name": "deploy orphans deletes several by their names",
     "output_tokens": "a prediction has one length, a load a law of lengths",
     "quantization": "calibrate chooses among several",
+    "only_status": "a list of runs has one state, a benchmark job is asked for its own",
     "rate": "bench runs several levels; tune sweeps client arguments, a simulation has one",
+    "target": "an estimate has quantities to split by, a registry places of deployments",
 }
 
 #: Fields with another default in some verbs, and why.
@@ -35,6 +37,7 @@ OTHER_DEFAULTS = {
     "copies": "a bundle's fill its machine, SageMaker's are components; bench counts those there",
     "concurrency": "bench must send something, tune sends as llm-optimizer does, calibrate plans",
     "container": "see OTHER_TYPES",
+    "engine": "a list of runs has those of all engines",
     "dataset": "simulate and estimate say that their data set is random, bench draws lengths",
     "gpu": "a bundle is for the trial's GPU, a prediction for what is here",
     "image": "a bundle has the engine's image, tune one only in a container",
@@ -52,9 +55,12 @@ OTHER_DEFAULTS = {
     "price_per_hour_usd": "a price comes with an instance, a record or the catalogue",
     "requests": "bench is a quick look, a trial needs a 99th percentile; both help texts say so",
     "role_arn": "an endpoint is made with the role of its bundle, which may leave it open",
+    "run": "a deployment that is registered has the run of its bundle",
     "routing": "bench takes turns, SageMaker's component routes by load",
     "seed": "bench sends new prompts each time, which no server has in its cache",
     "slo": "tune's goodput is only of limits that are given, as in llm-optimizer",
+    "target": "see OTHER_TYPES",
+    "trial": "a load test finds its trial by its load, a registration by the bundle",
     "tensor_parallel": "an estimate compares splits, a simulation has one",
 }
 

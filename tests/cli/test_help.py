@@ -22,6 +22,7 @@ DIFFERENT_NOUNS = {
     "--dry-run": "shows what the command would do, which differs by command",
     "--out": "names what the command writes, which differs by command",
     "--compare": "names the records to compare with, of the verb's own kind",
+    "--target": "names a quantity of estimate --detail, and where a deployment runs",
 }
 
 

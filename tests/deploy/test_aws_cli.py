@@ -76,7 +76,11 @@ def double() -> Iterator[FakeAws]:
 @pytest.fixture
 def run(called: Any) -> Callable[..., Any]:
     """`servetune deploy` in a folder; without a double no AWS can be reached."""
-    keep = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
+    keep = {
+        name: os.environ[name]
+        for name in ("PATH", "HOME", "PYTHONPATH", "SERVETUNE_HOME")
+        if name in os.environ
+    }
     nowhere = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_EC2_METADATA_DISABLED": "true"}
 
     def in_folder(folder: Path, *words: str, double: FakeAws | None = None, **environ: str) -> Any:
@@ -587,7 +591,7 @@ def test_a_bundle_says_what_to_ask_and_against_which_trial(
     run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b", "--copies", "1")
     held = json.loads((tmp_path / "b" / "trial.jsonl").read_text())
     assert held["results"]["max_concurrency"] == 256
-    nobody = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH")
+    nobody = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH", "SERVETUNE_HOME")
               if name in os.environ} | {"AWS_EC2_METADATA_DISABLED": "true"}  # fmt: skip
 
     def bench(*words: str) -> Any:

@@ -318,7 +318,11 @@ def test_a_model_beyond_any_disk_is_refused() -> None:
 
 
 def run(folder: Path, *words: str, **environ: str) -> Any:
-    keep = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
+    keep = {
+        name: os.environ[name]
+        for name in ("PATH", "HOME", "PYTHONPATH", "SERVETUNE_HOME")
+        if name in os.environ
+    }
     return forked.run(
         [*forked.COMMAND, "stage", *words], cwd=folder, env=keep | environ, timeout=120
     )  # fmt: skip

@@ -49,6 +49,8 @@ PLANS = {
     "report": ["q.jsonl", "--force"],
     "calibrate": ["q.jsonl"],
     "doctor": [],
+    "runs list": [],
+    "runs deployments": [],
     **{
         f"deploy {target}": ["q.jsonl", "--dry-run"]
         for target in ("command", "systemd", "compose", "kubernetes", "kserve", "bentoml")
@@ -98,6 +100,7 @@ def folder(tmp_path_factory):
     patch = pytest.MonkeyPatch()
     for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
         patch.setenv(name, str(place))
+    patch.setenv("SERVETUNE_HOME", str(place / "home"))
     yield place
     patch.undo()
     os.chdir(before)
@@ -194,6 +197,15 @@ CONFIG = json.dumps(
         "quantization_config": {"quant_method": "fp8", "bits": 8},
     }
 )  # fmt: skip
+BUNDLE = {
+    "servetune_bundle": 1, "target": "compose", "name": "m", "image": "i:1", "files": [],
+    "plan": {"model": "m", "engine": "vllm"}, "evidence": {"source": "q.jsonl, trial a"},
+}  # fmt: skip
+ENTRIES = (
+    '{"entry":"run-began","at":"2026-11-24T08:00:00Z","schema":1,"run":"aa","path":"/q.jsonl"}\n'
+    '{"entry":"deployment","at":"2026-11-24T09:00:00Z","schema":1,"place":{"target":"compose"},'
+    '"action":"rendered","config":{"model":"m","adapters":[{"name":"fr","base":"m"}]}}\n'
+)
 #: Files that commands read: name, sound content, and the command line.
 FILES = {
     "journal": ("f.jsonl", (json.dumps(RECORD) + "\n") * 2, ["recommend", "f.jsonl"]),
@@ -218,6 +230,9 @@ FILES = {
               ["estimate", "--batch", "rows.csv", "--out", "predicted.csv"]),
     "deployed": ("y.jsonl", json.dumps(RECORD) + "\n",
                  ["deploy", "compose", "y.jsonl", "--dry-run"]),
+    "run": ("z/z.jsonl", json.dumps(RECORD) + "\n", ["runs", "rebuild", "z"]),
+    "register": ("home/register.jsonl", ENTRIES, ["runs", "deployments"]),
+    "bundle": ("e/plan.json", json.dumps(BUNDLE), ["register", "e"]),
     "calibration": ("l.jsonl", json.dumps(RECORD) + "\n", ["calibrate", "l.jsonl"]),
 }  # fmt: skip
 
@@ -261,4 +276,9 @@ def test_the_sound_files_and_command_lines_are_used(folder):
     for verb in PLANS.keys() - {"calibrate"}:
         assert outcome([*verb.split(), *PLANS[verb]]) in (0, 1, None), verb
     assert len(read_journal(folder / "q.jsonl")) == 1
-    assert {verb.split()[0] for verb in PLANS} >= VERBS.keys() - {"stage", "completion", "ui"}
+    assert {verb.split()[0] for verb in PLANS} >= VERBS.keys() - {
+        "stage",
+        "completion",
+        "ui",
+        "register",
+    }

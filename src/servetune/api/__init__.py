@@ -59,7 +59,30 @@ if TYPE_CHECKING:
     from servetune.api.estimation import Estimate, estimate
     from servetune.api.layout_study import ComparedLayouts, StudyLayouts, study_layouts
     from servetune.api.pages import Ui, serve_ui
+    from servetune.api.registry import (
+        DeploymentList,
+        ListDeployments,
+        RegisterDeployment,
+        Registered,
+        list_deployments,
+        register_deployment,
+    )
     from servetune.api.request import Request, fields_of, schema
+    from servetune.api.runs import (
+        ListRuns,
+        RebuildRuns,
+        Rebuilt,
+        RemoveRun,
+        RunDetails,
+        RunList,
+        ShowRun,
+        TagRun,
+        list_runs,
+        rebuild_runs,
+        remove_run,
+        show_run,
+        tag_run,
+    )
     from servetune.api.shared_options import Machine
     from servetune.api.simulated_comparison import SimulationComparison
     from servetune.api.simulation import (
@@ -97,6 +120,7 @@ __all__ = [
     "ComparedLayouts",
     "ComposeDeployment",
     "Delete",
+    "DeploymentList",
     "DescribedDevice",
     "Doctor",
     "EndpointChange",
@@ -107,6 +131,8 @@ __all__ = [
     "KeptResult",
     "KserveDeployment",
     "KubernetesDeployment",
+    "ListDeployments",
+    "ListRuns",
     "Logs",
     "Machine",
     "MachineComparison",
@@ -114,15 +140,23 @@ __all__ = [
     "Pick",
     "PlannedServer",
     "Ranking",
+    "RebuildRuns",
+    "Rebuilt",
     "Recommend",
+    "RegisterDeployment",
+    "Registered",
+    "RemoveRun",
     "Rendered",
     "RenderedEndpoint",
     "Rent",
     "Report",
     "Reported",
     "Request",
+    "RunDetails",
+    "RunList",
     "SageMakerDeployment",
     "ServiceDeployment",
+    "ShowRun",
     "Simulation",
     "SimulationComparison",
     "SimulationProgress",
@@ -137,6 +171,7 @@ __all__ = [
     "SuggestedRuns",
     "SystemdDeployment",
     "TablePrediction",
+    "TagRun",
     "TrialDone",
     "Trials",
     "Ui",
@@ -148,19 +183,26 @@ __all__ = [
     "doctor",
     "estimate",
     "fields_of",
+    "list_deployments",
+    "list_runs",
     "logs",
     "orphans",
     "plan_staging",
     "read",
+    "rebuild_runs",
     "recommend",
+    "register_deployment",
+    "remove_run",
     "render",
     "schema",
     "serve_simulation",
     "serve_ui",
+    "show_run",
     "simulate",
     "stage",
     "status",
     "study_layouts",
+    "tag_run",
     "tune",
     "update",
     "write_report",
@@ -185,7 +227,15 @@ _NAMES: Mapping[str, str] = {
     "estimation": "Estimate estimate",
     "layout_study": "ComparedLayouts StudyLayouts study_layouts",
     "pages": "Ui serve_ui",
+    "registry": (
+        "DeploymentList ListDeployments RegisterDeployment Registered list_deployments "
+        "register_deployment"
+    ),
     "request": "Request fields_of schema",
+    "runs": (
+        "ListRuns RebuildRuns Rebuilt RemoveRun RunDetails RunList ShowRun TagRun list_runs "
+        "rebuild_runs remove_run show_run tag_run"
+    ),
     "shared_options": "Machine",
     "simulated_comparison": "SimulationComparison",
     "simulation": "Simulation SimulationProgress SimulationResult simulate",

@@ -177,6 +177,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
             "Journal, summary or bundle with the trial to reproduce; exit status 1 if worse. A "
             "bundle also names the endpoint.",
             metavar="FILE|BUNDLE",
+            of_run=True,
         ),
     ] = None
     trial: Annotated[

@@ -15,8 +15,10 @@ from servetune.api.bench_progress import done_fraction, level_of, progress_rows
 from servetune.api.bench_request import Baseline, Bench
 from servetune.api.bench_setup import dry_run_text, prepared_load
 from servetune.api.frames import TableRow, Tabular
+from servetune.api.measured_deployments import note_measured
 from servetune.api.notebook import NotebookBar, notebook_bar
 from servetune.api.notes import note, progress
+from servetune.api.registration import RegisteredRun
 from servetune.api.request import request_of, write_repeating
 from servetune.api.timelines import timeline_of_requests
 from servetune.api.trials import Trials, run_html, write_artifacts
@@ -26,6 +28,7 @@ from servetune.metrics import Constraint, parse_constraints, unmet
 from servetune.report import text_html
 from servetune.report.baseline import BaselineComparison
 from servetune.report.levels import knee, largest
+from servetune.search import Goal
 from servetune.secret import redacted_text
 from servetune.store import (
     Artifacts,
@@ -39,6 +42,7 @@ from servetune.store import (
     write_requests_parquet,
     write_text,
 )
+from servetune.store.register import new_run
 from servetune.trials import Bench as PreparedLoad
 from servetune.trials import Benched, RunWatch, measured_requests
 from servetune.trials import bench as send
@@ -213,9 +217,22 @@ def bench(
         if request.results.dry_run:
             return _bench_one(levels[0], on_progress, RunWatch())
         done: list[BenchResult] = []
-        with _watch(request, levels, done) as watch:
-            done.append(_bench_one(levels[0], on_progress, watch))
+        with _registered(request, done) as entry, _watch(request, levels, done) as watch:
+            done.append(_bench_one(levels[0], on_progress, watch, entry))
+            entry.interrupted = watch.interrupted
         return done[0]
+
+
+def _registered(request: Bench, done: Sequence[BenchResult]) -> RegisteredRun:
+    """The run in the register, where its results are kept; `done` has the levels that ended."""
+    out = request.results.out
+    return RegisteredRun(
+        new_run() if out else "",
+        Artifacts(out, STEM).journal if out else None,
+        "bench",
+        records=lambda: [level.record for level in done if level.record is not None],
+        goal=lambda: Goal(constraints=parse_constraints(request.limits.constraints or "")),
+    )
 
 
 def _watch(request: Bench, levels: Sequence[Bench], done: Sequence[BenchResult]) -> RunWatch:
@@ -267,14 +284,15 @@ def _bench_levels(
     seed = 1 + secrets.randbelow(2**31) if request.seed is None else request.seed
     done: list[BenchResult] = []
     try:
-        with _watch(request, levels, done) as watch:
+        with _registered(request, done) as entry, _watch(request, levels, done) as watch:
             for place, each in enumerate(levels):
                 out = request.results.out and request.results.out / level_name(each)
                 files = msgspec.structs.replace(each.results, out=out)
                 asked = msgspec.structs.replace(each, seed=seed + place, results=files)
-                done.append(_bench_one(asked, on_progress, watch))
+                done.append(_bench_one(asked, on_progress, watch, entry))
                 _append_level(request, done[-1])
                 if done[-1].status == ExitStatus.INTERRUPTED:
+                    entry.interrupted = True
                     break
     except BaseException:
         with suppress(StoreError):  # where there is no room, the first error says so
@@ -341,9 +359,14 @@ def _write_levels(
         progress(f"wrote {path}")
 
 
-def _bench_one(request: Bench, on_progress: OnProgress | None, watch: RunWatch) -> BenchResult:
-    """One level, compared with a trial where one is named."""
-    baseline = None
+def _bench_one(
+    request: Bench,
+    on_progress: OnProgress | None,
+    watch: RunWatch,
+    entry: RegisteredRun | None = None,
+) -> BenchResult:
+    """One level, compared with a trial where one is named; `entry` is not for a dry run."""
+    baseline, asked = None, request
     if request.baseline != Baseline():
         from servetune.api.bench_baseline import compare, reproducing
 
@@ -353,8 +376,9 @@ def _bench_one(request: Bench, on_progress: OnProgress | None, watch: RunWatch) 
         return BenchResult(planned=dry_run_text(prepared_load(request)))
     if request.seed is None:
         request = msgspec.structs.replace(request, seed=1 + secrets.randbelow(2**31))
+    assert entry is not None
     prepared = prepared_load(request)
-    prepared, benched = _sent(request, prepared, on_progress, watch)
+    prepared, benched = _sent(request, prepared, on_progress, watch, entry)
     watch.interrupted = benched.result.interrupted
     comparison = None
     if baseline is not None and benched.record.status == "ok":
@@ -363,6 +387,8 @@ def _bench_one(request: Bench, on_progress: OnProgress | None, watch: RunWatch) 
         write_outputs(request.results.out, prepared, benched)
         again = request_of(Bench, request, {"out": None})
         write_repeating(again, Artifacts(request.results.out, STEM).configuration)
+    kept = request.results.out and Artifacts(request.results.out, STEM).journal
+    note_measured(asked, prepared.targets[0], benched.record, comparison, kept)
     if request.results.otel_endpoint:
         export(request.results.otel_endpoint, prepared, benched)
     return BenchResult(
@@ -374,7 +400,11 @@ def _bench_one(request: Bench, on_progress: OnProgress | None, watch: RunWatch) 
 
 
 def _sent(
-    request: Bench, prepared: PreparedLoad, on_progress: OnProgress | None, watch: RunWatch
+    request: Bench,
+    prepared: PreparedLoad,
+    on_progress: OnProgress | None,
+    watch: RunWatch,
+    entry: RegisteredRun,
 ) -> tuple[PreparedLoad, Benched]:
     """Load that was sent and its results, over chat where no route is given and is no other."""
 
@@ -389,6 +419,13 @@ def _sent(
             if on_progress is not None:
                 on_progress(load, progress)
 
+        entry.begin(
+            model=load.targets[0].model,
+            engine="external",
+            client_args=load.client_args,
+            seed=load.workload.seed,
+        )
+        load = msgspec.structs.replace(load, run=entry.run)
         watch.stage("", level_of(load), "warm-up")
         benched = send(load, on_progress=report, halt=watch.halt, artifacts=artifacts)
         watch.stage("", level_of(load), "evaluating")

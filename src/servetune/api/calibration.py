@@ -61,6 +61,7 @@ class Calibrate(Request, frozen=True, kw_only=True):
         argument(
             "Journals or summaries of measured trials, or reports of inference-perf.",
             metavar="[SOURCE]...",
+            of_run=True,
         ),
     ] = ()
     name: Annotated[

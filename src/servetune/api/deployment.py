@@ -13,6 +13,7 @@ import msgspec
 
 from servetune.api.aws_region import REGION, region_of
 from servetune.api.endpoints import make_endpoint
+from servetune.api.noted_deployments import note_rendered
 from servetune.api.notes import note
 from servetune.api.request import Request, request_of
 from servetune.api.shared_options import GoalOptions
@@ -74,7 +75,12 @@ class TrialChoice(Request, frozen=True, kw_only=True):
     """The trial of a run that is deployed, and the folder that it is rendered into."""
 
     source: Annotated[
-        Path, argument("Journal (.jsonl), summary or record (.json) of a run.", metavar="SOURCE")
+        Path,
+        argument(
+            "Journal (.jsonl), summary or record (.json) of a run, or its name.",
+            metavar="SOURCE",
+            of_run=True,
+        ),
     ]
     out: Annotated[
         Path | None,
@@ -735,9 +741,11 @@ def render(
     if target not in TARGETS:
         raise UnknownName("target", target, TARGETS)
     kind = type(request) if isinstance(request, Request) else TARGETS[target]
-    rendered: Rendered = request_of(kind, request, options).render()
+    kept = request_of(kind, request, options)
+    rendered: Rendered = kept.render()
     if rendered.folder is not None:
         write(rendered.bundle, rendered.folder)
+        note_rendered(rendered.folder, kept.source, rendered.trial)
     return rendered
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from servetune.api.aws_region import REGION, region_of
 from servetune.api.frames import TableRow, Tabular
+from servetune.api.noted_deployments import note_deleted, noted
 from servetune.api.notes import progress
 from servetune.api.request import Request, request_of
 from servetune.api.spending import Confirm, Spending
@@ -271,7 +272,7 @@ def make_endpoint(
         else:
             await live.apply(tagged, change, now=when, secrets=secrets)
 
-    with _interruptible(deployment, folder, cost, tell):
+    with _interruptible(deployment, folder, cost, tell), noted(folder, "serving"):
         completed(work())
 
 
@@ -333,7 +334,8 @@ def update(
         )
 
     cost, _ = _cost(deployment, request.spending, {})
-    with _interruptible(deployment, request.bundle, cost, tell, stands=True):
+    going_on = _interruptible(deployment, request.bundle, cost, tell, stands=True)
+    with going_on, noted(request.bundle, "updated"):
         changes = completed(work())
     return EndpointChange(endpoint=deployment.endpoint, changes=tuple(changes))
 
@@ -477,6 +479,7 @@ def delete(
     about = _endpoint(request)
     change = _change(aws_in(about.region), about.state, on_progress, request.waiting.wait(None))
     ended = completed(live.delete(about.name, change, deployment=about.deployment))
+    note_deleted(about.name, about.region)
     return EndpointChange(
         endpoint=about.name,
         changes=tuple(f"deleted {each}" for each in ended.deleted),
@@ -527,6 +530,7 @@ def orphans(
         )
         if orphan.resource.kind == "endpoint":
             await live.delete(orphan.resource.name, change)
+            note_deleted(orphan.resource.name, region)
         else:
             await delete_resource(orphan.resource, change)
         return msgspec.structs.replace(orphan, deleted=True)

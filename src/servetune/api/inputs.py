@@ -10,6 +10,7 @@ from typing import cast
 import msgspec
 
 from servetune.api.notes import note
+from servetune.api.run_names import journal_of
 from servetune.engines import DEFAULT_ENGINE, Engine, engine, require_own_words
 from servetune.errors import InputError, StoreError
 from servetune.hardware import (
@@ -117,7 +118,7 @@ def read_records(
     report of inference-perf, those of its stages.
 
     Args:
-        path: File or folder.
+        path: File or folder, or a run's name.
         each: What is kept of each record.
 
     Raises:
@@ -125,6 +126,7 @@ def read_records(
     """
     from servetune.report.summary import records_from_summary
 
+    path = journal_of(path)
     if is_report(path):
         report = read_report(path)
         for text in report.notes:
@@ -217,7 +219,10 @@ def require_file(path: Path) -> None:
     """Raise `StoreError` when there is no such file."""
     require_regular(path)
     if not path.is_file():
-        raise StoreError(f"{path} is not there", hint="give the .jsonl or .json of a run")
+        raise StoreError(
+            f"{path} is not there",
+            hint="give the .jsonl or .json of a run, or its name in servetune runs list",
+        )
 
 
 def _with_count(found: Node, num_gpus: int | None) -> Node:

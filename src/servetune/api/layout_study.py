@@ -30,6 +30,7 @@ class StudyLayouts(Request, frozen=True, kw_only=True):
             "Journal (.jsonl) or summary (.json) of a sweep over tensor_parallel_size, its copies, "
             "or both.",
             metavar="SOURCE",
+            of_run=True,
         ),
     ]
     instance: Annotated[

@@ -40,6 +40,7 @@ class Ui(Request, frozen=True, kw_only=True):
             "Folders of runs, journals (.jsonl), summaries or records (.json); the current folder "
             "by default.",
             metavar="[SOURCE..]",
+            of_run=True,
         ),
     ] = ()
     port: Annotated[
@@ -47,7 +48,7 @@ class Ui(Request, frozen=True, kw_only=True):
     ] = None
     compare: Annotated[
         Path | None,
-        option("Measured or published records shown beside these.", metavar="FILE"),
+        option("Measured or published records shown beside these.", metavar="FILE", of_run=True),
     ] = None
     limits: GoalOptions = GoalOptions()
     rent: Rent = Rent()

@@ -192,6 +192,7 @@ def checked(kind: type[RequestT], values: Mapping[str, Any]) -> RequestT:
         name: _chosen(fields[name], _as_field(fields[name], value))
         for name, value in values.items()
     }
+    values |= {name: _of_run(value) for name, value in values.items() if fields[name].option.of_run}
     for name, value in values.items():
         if REDACTED in str(value):
             raise InputError(
@@ -209,6 +210,15 @@ def checked(kind: type[RequestT], values: Mapping[str, Any]) -> RequestT:
         return msgspec.convert(_nested(fields, values), kind, dec_hook=_decoded)
     except msgspec.ValidationError as error:
         raise _refusal(kind, str(error)) from None
+
+
+def _of_run(value: Any) -> Any:
+    """A path, or several, where a run's name stands for that of its journal."""
+    from servetune.api.run_names import journal_of
+
+    if isinstance(value, str | Path):
+        return journal_of(Path(value))
+    return tuple(map(_of_run, value)) if isinstance(value, list | tuple) else value
 
 
 def _texts(value: Any) -> Iterator[str]:

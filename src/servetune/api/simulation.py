@@ -16,7 +16,9 @@ from servetune.api.inputs import note_idle, require_known_settings
 from servetune.api.load_values import load_values, note_idle_load, require_stated_once
 from servetune.api.notebook import NotebookBar, notebook_bar
 from servetune.api.notes import note, progress
+from servetune.api.registration import RegisteredRun
 from servetune.api.request import Request, given, request_of, write_repeating
+from servetune.api.run_facts import machine_text
 from servetune.api.shared_options import (
     ALLOW_UNKNOWN,
     MODEL,
@@ -42,9 +44,10 @@ from servetune.models import load_shape
 from servetune.option import Count, Fraction, NonNegative, NonNegativeCount, Positive, option
 from servetune.perf.roofline import Interval
 from servetune.perf.sim import SimulatedRun, describe_scheduler, without_effect
-from servetune.search import Axis, Space, Value, parse_settings
+from servetune.search import Axis, Goal, Space, Value, parse_settings
 from servetune.simserver.server_arguments import argument_types
 from servetune.store import Artifacts, Journal, Results, TrialRecord, write_requests
+from servetune.store.register import run_to_continue
 from servetune.trials import (
     StudyContext,
     Trial,
@@ -236,6 +239,7 @@ class Simulation(Request, frozen=True, kw_only=True):
             "Journal of measured trials, or report of inference-perf, to simulate and show side "
             "by side.",
             metavar="FILE|DIR",
+            of_run=True,
         ),
     ] = None
 
@@ -411,7 +415,22 @@ def _simulate(
             "token times are not kept for so many requests", hint="leave --token-times out"
         )
     if artifacts:
-        _write(artifacts, record, run, context.constraints, token_times=request.token_times)
+        entry = RegisteredRun(
+            run_to_continue(artifacts.journal),
+            artifacts.journal,
+            "simulate",
+            records=lambda: [record],
+            goal=lambda: Goal(constraints=context.constraints),
+        )
+        with entry:
+            entry.begin(
+                model=context.model,
+                engine=context.engine,
+                client_args=trial.client_args,
+                machine=machine_text(context.node),
+                seed=trial.workload.seed,
+            )
+            _write(artifacts, record, run, context.constraints, token_times=request.token_times)
         write_repeating(request_of(Simulation, request, {"out": None}), artifacts.configuration)
     assert context.node is not None
     assert context.shape is not None

@@ -15,7 +15,9 @@ import msgspec
 from servetune.api.frames import TableRow, Tabular
 from servetune.api.notebook import NotebookBar, notebook_bar
 from servetune.api.notes import note, progress
+from servetune.api.registration import RegisteredRun
 from servetune.api.request import command_words, request_of, write_repeating
+from servetune.api.run_facts import machine_text
 from servetune.api.study_request import Study, note_leftovers
 from servetune.api.study_setup import StudySetup, study_setup
 from servetune.api.timelines import TimelineKeeper, interesting_keys, timelines_for_page
@@ -38,6 +40,7 @@ from servetune.store import (
     keep_timelines,
     latest,
 )
+from servetune.store.register import run_to_continue
 from servetune.trials import (
     AskedTrials,
     ExecutionPolicy,
@@ -234,11 +237,25 @@ def tune(
         note(f"note: strategy tpe searches for {first} alone; guided and nsga2 take several")
     if isinstance(asked, AskedTrials) and not study.files.resume:
         asked.require_hope()
-    with Journal(setup.artifacts.journal, resume=study.files.resume) as journal:
+    run, first_trial = run_to_continue(setup.artifacts.journal), setup.groups[0][0]
+    with (
+        Journal(setup.artifacts.journal, resume=study.files.resume, run=run) as journal,
+        RegisteredRun(
+            run, journal.path, "tune", records=lambda: journal.records, goal=lambda: goal
+        ) as entry,
+    ):
+        entry.begin(
+            model=setup.context.model,
+            engine=setup.context.engine,
+            client_args=first_trial.client_args,
+            machine=machine_text(setup.context.node),
+            seed=first_trial.workload.seed,
+        )
         try:
             with notebook_bar(quiet=on_progress is not None) as bar:
                 watch = on_progress if bar is None else _shown_on(bar)
                 interrupted = run_study(setup, policy, asked, journal, watch)
+                entry.interrupted = interrupted
         except _CallbackRaised:
             _write(setup, journal, asked.summary(interrupted=True))
             raise

@@ -92,7 +92,7 @@ class StudyFiles(msgspec.Struct, frozen=True, kw_only=True):
     ] = Path("results")
     compare: Annotated[
         Path | None,
-        option("Earlier or published records shown beside these.", metavar="FILE"),
+        option("Earlier or published records shown beside these.", metavar="FILE", of_run=True),
     ] = None
     resume: Annotated[
         bool,

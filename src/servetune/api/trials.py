@@ -16,6 +16,7 @@ from servetune.api.frames import TableRow, Tabular, columns_of
 from servetune.api.inputs import journals_in, note_unknown_limits, read_records, records_of
 from servetune.api.light import Lightener, whole_record
 from servetune.api.request import Request, request_of
+from servetune.api.run_names import journal_of
 from servetune.api.shared_options import GoalOptions
 from servetune.api.timelines import (
     WhichTimelines,
@@ -300,7 +301,7 @@ def read_with_goal(
     """Trials of a file, a folder or several of these, with the goal of a choice among them."""
     sources = [source] if isinstance(source, str | Path) else source
     try:
-        paths = [Path(each) for each in sources]
+        paths = [journal_of(Path(each)) for each in sources]
     except TypeError:
         raise InputError(
             f"a {type(source).__name__} is no file of trials", hint="give a path, or a list of them"
@@ -419,7 +420,12 @@ class Recommend(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[str] = "recommend"
 
-    source: Annotated[Path, argument("Journal (.jsonl) or summary (.json).", metavar="SOURCE")]
+    source: Annotated[
+        Path,
+        argument(
+            "Journal (.jsonl), summary (.json) or name of a run.", metavar="SOURCE", of_run=True
+        ),
+    ]
     limits: GoalOptions = GoalOptions()
     rent: Rent = Rent()
 
@@ -532,13 +538,14 @@ class Report(Request, frozen=True, kw_only=True):
     sources: Annotated[
         tuple[Path, ...],
         argument(
-            "Journals (.jsonl), summaries or records (.json), or folders of journals.",
+            "Journals (.jsonl), summaries or records (.json), folders of these, or names of runs.",
             metavar="SOURCE...",
+            of_run=True,
         ),
     ]
     compare: Annotated[
         Path | None,
-        option("Measured or published records shown beside these.", metavar="FILE"),
+        option("Measured or published records shown beside these.", metavar="FILE", of_run=True),
     ] = None
     output_json: Annotated[
         Path | None,

@@ -98,15 +98,26 @@ def _print_status(described: JobStatus | None, name: str) -> int:
 
 
 def _show(request: Bench, as_json: bool, records: list[TrialRecord]) -> int:
+    from servetune.api.registration import RegisteredRun
     from servetune.report.quantities import quantity_value, shown
     from servetune.store import Artifacts, Journal
+    from servetune.store.register import run_to_continue
 
     out_dir: Path | None = request.results.out
     if out_dir is not None:
         out_dir.mkdir(parents=True, exist_ok=True)
         artifacts = Artifacts(out_dir, "bench")
-        with Journal(artifacts.journal) as journal:
+        run = run_to_continue(artifacts.journal)
+        with (
+            Journal(artifacts.journal, run=run) as journal,
+            RegisteredRun(run, journal.path, "bench", records=lambda: journal.records) as entry,
+        ):
             for record in records:
+                entry.begin(
+                    model=record.metadata.model or "",
+                    engine=record.metadata.engine or "external",
+                    client_args=record.config.client_args,
+                )
                 journal.append(record)
         echo(f"wrote {artifacts.journal}")
     acceptance = request.answers.acceptance()

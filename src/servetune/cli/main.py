@@ -52,6 +52,11 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "servetune.cli.deploy:deploy",
             "Deploy a measured configuration to a target.",
         ),
+        "runs": ("servetune.cli.runs:runs", "List runs and deployments of this machine."),
+        "register": (
+            "servetune.cli.runs:register",
+            "Register a deployment that was made by other means.",
+        ),
         "stage": ("servetune.cli.stage:stage", "Upload a model to S3, resumable and verified."),
         "completion": (
             "servetune.cli.completion:completion",

@@ -1,6 +1,12 @@
 """Reports of a run: JSON summary, terminal tables and dashboard."""
 
 from servetune.report.bench import bench_table, trial_table
+from servetune.report.catalogue_tables import (
+    deployments_table,
+    run_facts_text,
+    run_trials_table,
+    runs_table,
+)
 from servetune.report.chart import front_chart
 from servetune.report.comparison import (
     PredictionPair,
@@ -83,6 +89,7 @@ __all__ = [
     "comparison_table",
     "console",
     "dashboard_html",
+    "deployments_table",
     "digest_html",
     "digest_markdown",
     "digest_of",
@@ -108,6 +115,9 @@ __all__ = [
     "replica_rows",
     "replica_table",
     "results_of",
+    "run_facts_text",
+    "run_trials_table",
+    "runs_table",
     "search_in_summary",
     "simulated_notice",
     "suggestions",

@@ -11,7 +11,14 @@ from servetune.store.artifacts import (
 )
 from servetune.store.following import JournalFollower
 from servetune.store.inference_perf import is_report, read_report
-from servetune.store.journal import Journal, journal_records, latest, read_journal, write_record
+from servetune.store.journal import (
+    Journal,
+    journal_records,
+    latest,
+    of_run,
+    read_journal,
+    write_record,
+)
 from servetune.store.live import (
     BestSoFar,
     Order,
@@ -70,6 +77,7 @@ __all__ = [
     "keep_timelines",
     "latest",
     "now_utc",
+    "of_run",
     "provenance",
     "read_journal",
     "read_json",

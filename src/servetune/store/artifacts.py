@@ -84,6 +84,11 @@ class Artifacts(msgspec.Struct, frozen=True):
         return self.folder / f"{self.stem}.order.json"
 
     @property
+    def tags(self) -> Path:
+        """Tags of the run."""
+        return self.folder / f"{self.stem}.tags.json"
+
+    @property
     def logs(self) -> Path:
         """Folder of the servers' logs."""
         return self.folder / f"{self.stem}.logs"

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+import msgspec
+
 from servetune.errors import StoreError
 from servetune.secret import redactor
 from servetune.store.artifacts import decoded_json, require_regular, write_text
@@ -63,6 +65,17 @@ def write_record(path: Path, record: TrialRecord) -> None:
     write_text(path, record.to_json().decode() + "\n")
 
 
+def of_run(record: TrialRecord, run: str) -> TrialRecord:
+    """The record with the run that it is of, in its provenance.
+
+    A simulated one has no provenance: it depends on nothing but its settings, and equal runs make
+    equal journals.
+    """
+    if not run or not record.provenance:
+        return record
+    return msgspec.structs.replace(record, provenance={**record.provenance, "run": run})
+
+
 def latest(records: Iterable[TrialRecord]) -> list[TrialRecord]:
     """Last record of each trial, at the place of its first."""
     by_key: dict[str, TrialRecord] = {}
@@ -78,14 +91,15 @@ class Journal:
         path: Path `X.jsonl`.
         resume: Whether records that exist already are kept. Without it an existing file is an
             error.
+        run: Identity of the run, which measured records name in their provenance.
 
     Raises:
         StoreError: The file exists and `resume` is not set, another run is writing it, or a line of
             it cannot be read. Nothing has been changed then.
     """
 
-    def __init__(self, path: Path, *, resume: bool = False) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, resume: bool = False, run: str = "") -> None:
+        self.path, self.run = path, run
         require_regular(path)
         if path.exists() and path.stat().st_size and not resume:
             raise StoreError(
@@ -113,6 +127,7 @@ class Journal:
         Raises:
             StoreError: It could not be written; what was there before is unharmed.
         """
+        record = of_run(record, self.run)
         end = os.fstat(self._file.fileno()).st_size
         line = record.to_json() + b"\n"
         try:

@@ -56,6 +56,7 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
         credentials: Credentials to sign with, where the targets require it.
         acceptance: Limits beyond which the run has failed.
         compat: Another tool whose definitions and names the figures are given in as well.
+        run: Identity of the run, for the record; empty where it is not kept.
     """
 
     targets: tuple[Target, ...]
@@ -72,6 +73,7 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
     credentials: CredentialSource | None = None
     acceptance: Acceptance = Acceptance()
     compat: str | None = None
+    run: str = ""
 
 
 class Benched(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,6 +34,7 @@ from servetune.store import (
     Results,
     TrialConfig,
     TrialRecord,
+    of_run,
     provenance,
     trial_key,
 )
@@ -132,7 +133,7 @@ def bench_record(
         failure=failure,
         provenance=provenance(started_at=started_at, seed=bench.workload.seed, engine_version=None),
     )
-    return record.without_secrets()
+    return of_run(record, bench.run).without_secrets()
 
 
 # results

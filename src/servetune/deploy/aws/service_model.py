@@ -28,10 +28,17 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 #: Property classes that Python's `re` lacks, as ranges that mean the same for a name or a tag.
-_CLASSES = {r"\p{L}\p{Z}\p{N}": r"\w\s", r"\p{Print}+": r"[ -\U0010ffff]+"}
+_CLASSES = {
+    r"\p{L}\p{Z}\p{N}": r"\w\s",
+    r"\p{L}\p{M}\p{Z}\p{S}\p{N}\p{P}": r" -\U0010ffff",
+    r"\p{Print}+": r"[ -\U0010ffff]+",
+}
 
 #: Ranges of UTF-16 halves, by which the model says "any character".
 _HALVES = re.compile(r"\\uD800\\uDC00-\\uDBFF\\uDFFF")
+
+#: Count behind the end of a text, which means nothing: its length has bounds of its own.
+_COUNTED_END = re.compile(r"\$\{\d+,\d+\}$")
 
 
 @cache
@@ -117,4 +124,5 @@ def _measured(value: Any, size: Any) -> str:
 def _readable(pattern: str) -> re.Pattern[str]:
     for theirs, ours in _CLASSES.items():
         pattern = pattern.replace(theirs, ours)
+    pattern = _COUNTED_END.sub("", pattern)
     return re.compile(_HALVES.sub("\U00010000-\U0010ffff", pattern))
