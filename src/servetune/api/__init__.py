@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from servetune.api.agent_server import Mcp
     from servetune.api.bench_request import Bench
     from servetune.api.benchmark import BenchLevels, BenchResult, bench
     from servetune.api.calibration import (
@@ -57,8 +58,12 @@ if TYPE_CHECKING:
         TablePrediction,
     )
     from servetune.api.estimation import Estimate, estimate
+    from servetune.api.executing import what_executes
+    from servetune.api.explaining import Explain, Explanation, explain
+    from servetune.api.following import Follow, RunProgress, StopRun, follow, stop
     from servetune.api.layout_study import ComparedLayouts, StudyLayouts, study_layouts
     from servetune.api.pages import Ui, serve_ui
+    from servetune.api.planned_time import PlannedTime, planned_time
     from servetune.api.request import Request, fields_of, schema
     from servetune.api.shared_options import Machine
     from servetune.api.simulated_comparison import SimulationComparison
@@ -72,6 +77,7 @@ if TYPE_CHECKING:
     from servetune.api.staging import Staging, StagingPlan, plan_staging, stage
     from servetune.api.study import PlannedServer, StudyResult, TrialDone, tune
     from servetune.api.study_request import Study
+    from servetune.api.trial_pages import ListTrials, TrialPage, list_trials
     from servetune.api.trials import (
         Pick,
         Recommend,
@@ -103,16 +109,22 @@ __all__ = [
     "EndpointStatus",
     "Estimate",
     "Estimation",
+    "Explain",
+    "Explanation",
     "Finding",
+    "Follow",
     "KeptResult",
     "KserveDeployment",
     "KubernetesDeployment",
+    "ListTrials",
     "Logs",
     "Machine",
     "MachineComparison",
+    "Mcp",
     "Orphans",
     "Pick",
     "PlannedServer",
+    "PlannedTime",
     "Ranking",
     "Recommend",
     "Rendered",
@@ -121,6 +133,7 @@ __all__ = [
     "Report",
     "Reported",
     "Request",
+    "RunProgress",
     "SageMakerDeployment",
     "ServiceDeployment",
     "Simulation",
@@ -131,6 +144,7 @@ __all__ = [
     "Staging",
     "StagingPlan",
     "Status",
+    "StopRun",
     "Study",
     "StudyLayouts",
     "StudyResult",
@@ -138,6 +152,7 @@ __all__ = [
     "SystemdDeployment",
     "TablePrediction",
     "TrialDone",
+    "TrialPage",
     "Trials",
     "Ui",
     "Update",
@@ -147,10 +162,14 @@ __all__ = [
     "delete",
     "doctor",
     "estimate",
+    "explain",
     "fields_of",
+    "follow",
+    "list_trials",
     "logs",
     "orphans",
     "plan_staging",
+    "planned_time",
     "read",
     "recommend",
     "render",
@@ -160,14 +179,17 @@ __all__ = [
     "simulate",
     "stage",
     "status",
+    "stop",
     "study_layouts",
     "tune",
     "update",
+    "what_executes",
     "write_report",
 ]
 
 #: Module of this room -> names that it has.
 _NAMES: Mapping[str, str] = {
+    "agent_server": "Mcp",
     "bench_request": "Bench",
     "benchmark": "BenchLevels BenchResult bench",
     "calibration": "Calibrate CalibrationNames DescribedDevice KeptResult SuggestedRuns calibrate",
@@ -183,8 +205,12 @@ _NAMES: Mapping[str, str] = {
     ),
     "estimate_results": "Estimation MachineComparison Ranking TablePrediction",
     "estimation": "Estimate estimate",
+    "executing": "what_executes",
+    "explaining": "Explain Explanation explain",
+    "following": "Follow RunProgress StopRun follow stop",
     "layout_study": "ComparedLayouts StudyLayouts study_layouts",
     "pages": "Ui serve_ui",
+    "planned_time": "PlannedTime planned_time",
     "request": "Request fields_of schema",
     "shared_options": "Machine",
     "simulated_comparison": "SimulationComparison",
@@ -193,6 +219,7 @@ _NAMES: Mapping[str, str] = {
     "staging": "Staging StagingPlan plan_staging stage",
     "study": "PlannedServer StudyResult TrialDone tune",
     "study_request": "Study",
+    "trial_pages": "ListTrials TrialPage list_trials",
     "trials": "Pick Recommend Rent Report Reported Trials read recommend write_report",
 }
 #: Name -> module that has it.
