@@ -89,6 +89,8 @@ class Runs:
             except OSError as error:
                 raise StoreError(f"cannot start a run at {source}: {error.strerror}") from None
             self._started[source] = process
+            # Somebody must take its exit status, also when nobody follows it any more.
+            threading.Thread(target=process.wait, name="run", daemon=True).start()
         return self.progress(source)
 
     def in_progress(self) -> list[Path]:
@@ -106,9 +108,9 @@ class Runs:
         """State of a run, also of one that has just been started."""
         found = api.follow(source, lines=lines)
         process = self._started.get(found.source)
-        if process is None or found.phase in {"running", "ended"}:
+        if process is None:
             return found
-        if process.poll() is None:
+        if process.poll() is None:  # before its first status, or after its last
             return msgspec.structs.replace(found, phase="running")
         if found.phase == "absent":
             return msgspec.structs.replace(found, phase="interrupted")

@@ -58,11 +58,13 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         value: Result as plain JSON.
         text: Result in words.
         outside: Whether it holds text from files or servers.
+        own_text: Whether the words are servetune's own all the same.
     """
 
     value: JsonObject
     text: str
     outside: bool
+    own_text: bool = False
 
 
 class _Cancelled(Exception):
@@ -80,6 +82,7 @@ class AgentTools:
     def __init__(self, allowed: Permissions, most_runs: int = 1) -> None:
         self.allowed = allowed
         self._tools = tools_here()
+        self._described = [self._description(each) for each in self._tools.values()]
         self._runs = Runs(allowed.folder, most_runs)
         self._room = threading.BoundedSemaphore(MOST_AT_ONCE)
 
@@ -97,9 +100,9 @@ class AgentTools:
     async def _list(
         self, _context: ServerRequestContext[Any], _params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[self._described(each) for each in self._tools.values()])
+        return types.ListToolsResult(tools=self._described)
 
-    def _described(self, tool: Tool) -> types.Tool:
+    def _description(self, tool: Tool) -> types.Tool:
         reads = tool.access == "read" and tool.name != "stop"
         return types.Tool(
             name=tool.name,
@@ -123,8 +126,8 @@ class AgentTools:
         def report(done: float, total: float | None, words: str) -> None:
             if gone.is_set():
                 raise _Cancelled
-            if (context.meta or {}).get("progress_token") is not None:
-                anyio.from_thread.run(context.session.report_progress, done, total, words)
+            # Nothing is sent where the client did not ask for progress.
+            anyio.from_thread.run(context.session.report_progress, done, total, words)
 
         def work() -> Answer:
             return self._answer(params.name, dict(params.arguments or {}), report)
@@ -213,7 +216,7 @@ class AgentTools:
                 "--allow-launch.\n"
             )
             value = {"started": False, **plan}
-            return Answer(value=value, text=f"{why}{text}", outside=True)
+            return Answer(value=value, text=f"{why}{text}", outside=True, own_text=True)
         progress = self._runs.start(request)
         source = journal_of(request)
         if wait:
@@ -224,7 +227,10 @@ class AgentTools:
                 raise
         told = self._told(progress)
         value = {"started": True, **told.value, **({} if wait else plan)}
-        return Answer(value=value, text=f"started; follow {told.value['source']}", outside=True)
+        if wait:
+            return msgspec.structs.replace(told, value=value)
+        text = f"started; its journal, for follow, stop and trials, is {told.value['source']}"
+        return Answer(value=value, text=text, outside=True, own_text=True)
 
     def _told(self, progress: RunProgress) -> Answer:
         value = progress.to_json()
@@ -277,7 +283,7 @@ def _succeeded(answer: Answer, notes: list[str]) -> types.CallToolResult:
     if cut:
         structured["cut"] = True
     text = answer.text or msgspec.json.encode(shown).decode()
-    words = fenced(text) if answer.outside else cleaned(text, 2 * len(text))
+    words = fenced(text) if answer.outside and not answer.own_text else cleaned(text, 2 * len(text))
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=words)], structured_content=structured
     )

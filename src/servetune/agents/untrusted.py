@@ -21,7 +21,7 @@ from servetune.visible import visible
 #: Member that holds text from outside.
 MARK = "untrusted_text"
 #: Bytes of a result's JSON, and of the text beside it.
-MOST_BYTES, MOST_TEXT = 60_000, 8_000
+MOST_BYTES, MOST_TEXT = 40_000, 8_000
 #: Characters of one text.
 _MOST_CHARACTERS = 4_000
 
@@ -43,9 +43,8 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[
 def cleaned(text: str, most: int = _MOST_CHARACTERS) -> str:
     """Text without terminal sequences, control characters and credentials, and not too long."""
     plain = visible(_ANSI.sub("", redacted_text(text)))
-    return (
-        plain if len(plain) <= most else f"{plain[:most]} [{len(plain) - most:,} more characters]"
-    )
+    left = len(plain) - most
+    return plain if left <= 0 else f"{plain[:most]} [{left:,} more characters]"
 
 
 def marked(value: Any, member: str = "") -> Any:

@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from servetune.api.following import Follow, RunProgress, StopRun, follow, stop
     from servetune.api.layout_study import ComparedLayouts, StudyLayouts, study_layouts
     from servetune.api.pages import Ui, serve_ui
-    from servetune.api.planned_time import PlannedTime, planned_time
     from servetune.api.request import Request, fields_of, schema
     from servetune.api.shared_options import Machine
     from servetune.api.simulated_comparison import SimulationComparison
@@ -77,6 +76,7 @@ if TYPE_CHECKING:
     from servetune.api.staging import Staging, StagingPlan, plan_staging, stage
     from servetune.api.study import PlannedServer, StudyResult, TrialDone, tune
     from servetune.api.study_request import Study
+    from servetune.api.study_time import PlannedTime, planned_time
     from servetune.api.trial_pages import ListTrials, TrialPage, list_trials
     from servetune.api.trials import (
         Pick,
@@ -210,7 +210,6 @@ _NAMES: Mapping[str, str] = {
     "following": "Follow RunProgress StopRun follow stop",
     "layout_study": "ComparedLayouts StudyLayouts study_layouts",
     "pages": "Ui serve_ui",
-    "planned_time": "PlannedTime planned_time",
     "request": "Request fields_of schema",
     "shared_options": "Machine",
     "simulated_comparison": "SimulationComparison",
@@ -219,6 +218,7 @@ _NAMES: Mapping[str, str] = {
     "staging": "Staging StagingPlan plan_staging stage",
     "study": "PlannedServer StudyResult TrialDone tune",
     "study_request": "Study",
+    "study_time": "PlannedTime planned_time",
     "trial_pages": "ListTrials TrialPage list_trials",
     "trials": "Pick Recommend Rent Report Reported Trials read recommend write_report",
 }

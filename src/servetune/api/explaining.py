@@ -101,8 +101,10 @@ def explain(request: Explain | str | Path | None = None, /, **options: object) -
     request = request_of(Explain, request, options)
     trials = read_with_goal(request.source, request.limits, request.rent)
     pick, names = pick_from(trials), varying(trials.records)
-    judged = [*Goal(objectives=trials.objectives).wanted, *trials.constraints]
-    metrics = dict.fromkeys((each.metric, each.statistic) for each in judged)
+    wanted = Goal(objectives=trials.objectives).wanted
+    judged = [(each.metric, each.statistic) for each in wanted]
+    judged += [(each.metric, each.statistic) for each in trials.constraints]
+    metrics = dict.fromkeys(judged)
     failures: dict[str, int] = {}
     for record in trials:
         if record.failure is not None:

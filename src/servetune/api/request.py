@@ -462,10 +462,13 @@ def schema(kind: type[Request]) -> dict[str, Any]:
             return {"type": "string", "format": "path"}
         raise NotImplementedError
 
-    properties: dict[str, Any] = {}
+    types = []
     for field in fields_of(kind):
         owner = functools.reduce(_part_type, field.part, cast("type[msgspec.Struct]", kind))
-        made = msgspec.json.schema(_types_of(owner)[field.name], schema_hook=described)
+        types.append(_types_of(owner)[field.name])
+    schemas, _ = msgspec.json.schema_components(types, schema_hook=described)
+    properties: dict[str, Any] = {}
+    for field, made in zip(fields_of(kind), schemas, strict=True):
         if not field.required:
             made["default"] = msgspec.to_builtins(field.default, enc_hook=str)
         allowed = field.option.allowed()
@@ -489,6 +492,7 @@ def _types_of(kind: type[msgspec.Struct]) -> Mapping[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
+@functools.cache
 def _part_type(kind: type[msgspec.Struct], name: str) -> type[msgspec.Struct]:
     described = inspect.type_info(kind)
     assert isinstance(described, inspect.StructType)

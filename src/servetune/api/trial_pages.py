@@ -84,5 +84,5 @@ def list_trials(request: ListTrials | str | Path | None = None, /, **options: ob
         total=total,
         offset=request.offset,
         next_offset=end if end < total else None,
-        rows=tuple(dict(row) for row in page.as_rows()),  # type: ignore[call-overload]
+        rows=tuple(msgspec.to_builtins(row) for row in page.as_rows()),
     )
