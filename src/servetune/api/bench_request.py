@@ -234,7 +234,9 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     otel_endpoint: Annotated[
         str | None,
         option(
-            "OpenTelemetry collector that gets each request as a span.", "--otel", metavar="URL"
+            "OpenTelemetry collector that gets each request as a span, and histograms.",
+            "--otel",
+            metavar="URL",
         ),
     ] = None
     out: Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,14 @@ from servetune.api.request import request_of, write_repeating
 from servetune.api.timelines import timeline_of_requests
 from servetune.api.trials import Trials, run_html, write_artifacts
 from servetune.errors import ExitStatus, InputError, ServerRefused, ServetuneError, StoreError
-from servetune.loadgen import LoadResult, Progress, export_spans, otlp_endpoint
+from servetune.loadgen import (
+    LoadResult,
+    Progress,
+    export_metrics,
+    export_spans,
+    otlp_endpoint,
+    otlp_metrics_endpoint,
+)
 from servetune.metrics import Constraint, parse_constraints, unmet
 from servetune.report import text_html
 from servetune.report.baseline import BaselineComparison
@@ -464,17 +472,44 @@ def write_outputs(folder: Path, request: PreparedLoad, benched: Benched) -> None
         progress(f"wrote {path}")
 
 
+#: Seconds that a collector may take for all of a run.
+MOST_EXPORT_S = 60.0
+
+
 def export(named: str, request: PreparedLoad, benched: Benched) -> None:
-    """Send each request to a collector as a span; the results are kept whatever it says."""
+    """Send each request to a collector as a span, and the run's histograms.
+
+    The run is over and kept by then. A collector that refuses, or that takes longer than
+    `MOST_EXPORT_S`, costs one note.
+    """
     endpoint = otlp_endpoint(named)
     assert endpoint is not None
     result = benched.result
-    sent = export_spans(
-        result.records,
-        endpoint=endpoint,
-        run_id=request.settings.run_id,
-        started_unix_s=result.started_unix_s,
-        targets=request.targets,
-        api=request.workload.api,
-    )
-    progress(f"sent {sent:,} spans to {endpoint}")
+    shared: dict[str, Any] = {
+        "run_id": request.settings.run_id,
+        "started_unix_s": result.started_unix_s,
+        "targets": request.targets,
+        "api": request.workload.api,
+    }
+    told: list[Callable[[], None]] = []
+
+    def send_all() -> None:
+        try:
+            sent = export_spans(result.records, endpoint=endpoint, **shared)
+            told.append(lambda: progress(f"sent {sent:,} spans to {endpoint}"))
+            metrics = otlp_metrics_endpoint(endpoint)
+            if metrics is not None:
+                series = export_metrics(result.records, endpoint=metrics, **shared)
+                told.append(lambda: progress(f"sent {series:,} histograms to {metrics}"))
+        except ServetuneError as error:
+            told.append(lambda error=error: note(f"note: {error.message}: {error.hint}"))  # type: ignore[misc]
+        except Exception as error:  # the SDK's own, or an exporter's, which no result is lost for
+            told.append(lambda error=error: note(f"note: no telemetry was sent: {error}"))  # type: ignore[misc]
+
+    thread = threading.Thread(target=send_all, name="telemetry", daemon=True)
+    thread.start()
+    thread.join(MOST_EXPORT_S)
+    if thread.is_alive():
+        note(f"note: {endpoint} did not take all telemetry within {MOST_EXPORT_S:.0f} s")
+    for tell in told:
+        tell()
