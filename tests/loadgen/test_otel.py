@@ -302,7 +302,7 @@ class TestExport:
             Record(
                 index=i, input_tokens=4 ** (i % 9), output_tokens=0, due_s=0, sent_s=0, end_s=end
             )
-            for i, e in enumerate(ends)
+            for i, end in enumerate(ends)
         ]
         reader = InMemoryMetricReader()
         meter = MeterProvider([reader], shutdown_on_exit=False).get_meter("reference")

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from servetune.api.explaining import Explain, Explanation, explain
     from servetune.api.following import Follow, RunProgress, StopRun, follow, stop
     from servetune.api.layout_study import ComparedLayouts, StudyLayouts, study_layouts
+    from servetune.api.mlflow_logging import MlflowLogger, mlflow_logger
     from servetune.api.pages import Ui, serve_ui
     from servetune.api.request import Request, fields_of, schema
     from servetune.api.shared_options import Machine
@@ -121,6 +122,7 @@ __all__ = [
     "Machine",
     "MachineComparison",
     "Mcp",
+    "MlflowLogger",
     "Orphans",
     "Pick",
     "PlannedServer",
@@ -167,6 +169,7 @@ __all__ = [
     "follow",
     "list_trials",
     "logs",
+    "mlflow_logger",
     "orphans",
     "plan_staging",
     "planned_time",
@@ -209,6 +212,7 @@ _NAMES: Mapping[str, str] = {
     "explaining": "Explain Explanation explain",
     "following": "Follow RunProgress StopRun follow stop",
     "layout_study": "ComparedLayouts StudyLayouts study_layouts",
+    "mlflow_logging": "MlflowLogger mlflow_logger",
     "pages": "Ui serve_ui",
     "request": "Request fields_of schema",
     "shared_options": "Machine",

@@ -12,6 +12,7 @@ from servetune.api.request import Request, fields_of
 from servetune.api.shared_options import (
     API_KEY_ENV,
     CAFILE,
+    MLFLOW,
     PROCESSES,
     TRACE_HEADERS,
     AnswerLimits,
@@ -247,6 +248,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
             metavar="DIR",
         ),
     ] = None
+    mlflow: Annotated[str | None, MLFLOW] = None
     quiet: Annotated[bool, option("Absence of progress lines.")] = False
     dry_run: Annotated[bool, option("First request as text; nothing is sent.")] = False
 

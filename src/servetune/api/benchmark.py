@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from servetune.api.bench_progress import done_fraction, level_of, progress_rows
 from servetune.api.bench_request import Baseline, Bench
 from servetune.api.bench_setup import dry_run_text, prepared_load
 from servetune.api.frames import TableRow, Tabular
+from servetune.api.mlflow_logging import MlflowLogger
 from servetune.api.notebook import NotebookBar, notebook_bar
 from servetune.api.notes import note, progress
 from servetune.api.request import request_of, write_repeating
@@ -221,9 +222,27 @@ def bench(
         if request.results.dry_run:
             return _bench_one(levels[0], on_progress, RunWatch())
         done: list[BenchResult] = []
-        with _watch(request, levels, done) as watch:
+        with _watch(request, levels, done) as watch, _mlflow(request, done):
             done.append(_bench_one(levels[0], on_progress, watch))
         return done[0]
+
+
+@contextmanager
+def _mlflow(request: Bench, done: Sequence[BenchResult]) -> Iterator[None]:
+    """Have the levels that ended logged to MLflow, where that was asked."""
+    logged = None if request.results.mlflow is None else MlflowLogger(request.results.mlflow)
+    try:
+        yield
+    finally:
+        if logged is not None:
+            records = [level.record for level in done if level.record is not None]
+            for record in records:
+                logged.log(record)
+            out = request.results.out
+            logged.finish(
+                None if out is None else Artifacts(out, STEM),
+                interrupted=any(level.status == ExitStatus.INTERRUPTED for level in done),
+            )
 
 
 def _watch(request: Bench, levels: Sequence[Bench], done: Sequence[BenchResult]) -> RunWatch:
@@ -275,7 +294,7 @@ def _bench_levels(
     seed = 1 + secrets.randbelow(2**31) if request.seed is None else request.seed
     done: list[BenchResult] = []
     try:
-        with _watch(request, levels, done) as watch:
+        with _watch(request, levels, done) as watch, _mlflow(request, done):
             for place, each in enumerate(levels):
                 out = request.results.out and request.results.out / level_name(each)
                 files = msgspec.structs.replace(each.results, out=out)

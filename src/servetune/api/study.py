@@ -13,6 +13,7 @@ from types import FrameType
 import msgspec
 
 from servetune.api.frames import TableRow, Tabular
+from servetune.api.mlflow_logging import MlflowLogger
 from servetune.api.notebook import NotebookBar, notebook_bar
 from servetune.api.notes import note, progress
 from servetune.api.request import command_words, request_of, write_repeating
@@ -234,16 +235,24 @@ def tune(
         note(f"note: strategy tpe searches for {first} alone; guided and nsga2 take several")
     if isinstance(asked, AskedTrials) and not study.files.resume:
         asked.require_hope()
+    logged = None
+    if study.files.mlflow is not None:
+        logged = MlflowLogger(study.files.mlflow, name=setup.artifacts.stem)
     with Journal(setup.artifacts.journal, resume=study.files.resume) as journal:
         try:
             with notebook_bar(quiet=on_progress is not None) as bar:
                 watch = on_progress if bar is None else _shown_on(bar)
+                watch = _both(watch, logged)
                 interrupted = run_study(setup, policy, asked, journal, watch)
         except _CallbackRaised:
             _write(setup, journal, asked.summary(interrupted=True))
+            if logged is not None:
+                logged.finish(setup.artifacts, interrupted=True)
             raise
         search = asked.summary(interrupted=interrupted)
         records = _write(setup, journal, search)
+    if logged is not None:
+        logged.finish(setup.artifacts, interrupted=interrupted)
     return msgspec.structs.replace(
         result,
         trials=msgspec.structs.replace(
@@ -253,6 +262,18 @@ def tune(
         search=search,
         loads=asked.found() if isinstance(asked, LargestLoads) else (),
     )
+
+
+def _both(first: OnProgress | None, then: OnProgress | None) -> OnProgress | None:
+    """One callback of two."""
+    if first is None or then is None:
+        return first or then
+
+    def call(event: TrialDone) -> None:
+        then(event)
+        first(event)
+
+    return call
 
 
 def _shown_on(bar: NotebookBar) -> OnProgress:
