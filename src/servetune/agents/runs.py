@@ -100,13 +100,13 @@ class Runs:
             for status in self._folder.glob("*/" * depth + "*.status.json"):
                 source = status.with_name(status.name.replace(".status.json", ".jsonl"))
                 with contextlib.suppress(ServetuneError):
-                    if api.follow(source, lines=0).phase == "running":
+                    if api.follow(source, log_lines=0).phase == "running":
                         running.add(source)
         return sorted(each.relative_to(self._folder) for each in running)
 
     def progress(self, source: Path, lines: int = 0) -> RunProgress:
         """State of a run, also of one that has just been started."""
-        found = api.follow(source, lines=lines)
+        found = api.follow(source, log_lines=lines)
         process = self._started.get(found.source)
         if process is None:
             return found

@@ -188,7 +188,7 @@ class AgentTools:
     def _followed(self, request: api.Follow, report: Report) -> Answer:
         wait_s = min(request.wait_s, MOST_WAIT_S)
         changed = _reporting(report)
-        return self._told(self._runs.wait(request.source, wait_s, request.lines, changed))
+        return self._told(self._runs.wait(request.source, wait_s, request.log_lines, changed))
 
     def _started(self, tool: Tool, request: api.Request, report: Report, *, wait: bool) -> Answer:
         """Plan of a run, or the run that was started, to its end where that was asked."""

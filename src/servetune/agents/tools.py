@@ -36,8 +36,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         name: Name of the tool.
         ask: Type of the request: a name of the API, or `module:name`.
         function: Function of the request, likewise.
-        about: What it is for, as a sentence.
-        access: What it needs to be allowed: `launch` to start a run, `aws` to use AWS.
+        about: Purpose as a sentence.
+        access: Permission that it needs: `launch` to start a run, `aws` to use AWS.
         example: Arguments that it takes.
         fixed: Fields with the value that they always have.
         left_out: Fields that are not offered.

@@ -35,10 +35,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         label: Settings of the picked trial that differ between trials; empty without one.
         importance: Importance of the varied settings for the objective and for each limit.
         failures: Number of failed trials, by cause.
-        search: What the search did and doubts, where its summary is known.
+        search: Summary of the search with its doubts, where it is known.
         left_out: Number of trials that were not run, by reason.
         next_measurement: Trial whose measurement would teach most; empty where nothing says so.
-        suggestions: What the other trials suggest to try next.
+        suggestions: Sentences on what the other trials suggest to try next.
     """
 
     pick: Pick

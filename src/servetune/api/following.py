@@ -39,7 +39,7 @@ class Follow(Request, frozen=True, kw_only=True):
     wait_s: Annotated[
         NonNegative, option("Seconds to wait for the end of the run.", "--wait", metavar="S")
     ] = 0.0
-    lines: Annotated[
+    log_lines: Annotated[
         NonNegativeCount, option("Number of last lines of the run's output.", metavar="COUNT")
     ] = 20
 
@@ -127,7 +127,7 @@ def follow(
     ends_s = time.monotonic() + request.wait_s
     told: RunProgress | None = None
     while True:
-        now = _progress(artifacts, request.lines)
+        now = _progress(artifacts, request.log_lines)
         if on_progress is not None and now != told:
             told = now
             on_progress(now)
