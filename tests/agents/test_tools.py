@@ -89,6 +89,20 @@ async def test_without_the_flag_a_tune_is_a_plan(agent):
     assert list(agent.folder.iterdir()) == []
 
 
+async def test_a_plan_of_a_real_engine_starts_none_of_its_programs(agent, tmp_path, monkeypatch):
+    """Not even to ask for its version."""
+    program = tmp_path / "bin" / "vllm"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\ntouch started\n", "utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    with processes_started() as started:
+        async with agent() as client:
+            result = await call(client, "tune", **{**QUICK, "engine": "vllm"})
+    assert "vllm serve Qwen/Qwen3-4B" in said(result)
+    assert started == []
+
+
 async def test_a_tune_runs_to_its_end_with_progress_and_is_read(agent):
     told = []
 
@@ -158,6 +172,8 @@ async def test_a_started_run_is_followed_and_stopped_and_keeps_what_it_has(agent
         ({"model": "../../model"}, "--allow-read"),
         ({"client_args": ["dataset_path=/etc/passwd"]}, "--allow-read"),
         ({"client_args": ["trace=a/../../../etc/passwd"]}, "--allow-read"),
+        ({"client_args": ['extra_body={"file":/etc/passwd}']}, "--allow-read"),
+        ({"mlflow": "mlruns"}, "--allow-commands"),
         ({"input_tokens": "kind=file,path=/etc/passwd"}, "--allow-read"),
         ({"trace": "s3://bucket/key"}, "--allow-aws"),
         ({"job": "slurm"}, "does not take job"),

@@ -106,6 +106,7 @@ def test_other_addresses_are_refused(text):
         loopback_address(text)
 
 
+@pytest.mark.slow
 async def test_a_call_that_is_cancelled_stops_its_run_and_keeps_what_it_has(agent):
     import asyncio
 

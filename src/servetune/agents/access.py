@@ -32,7 +32,7 @@ ON_AWS = frozenset(
     }
 )
 #: What stands between words of a text.
-_BETWEEN = re.compile(r"[\s=,;\[\](){}'\"]+")
+_BETWEEN = re.compile(r"(?:[\s=,;\[\](){}'\"]|:(?!//))+")
 
 
 class Refused(InputError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -30,6 +31,7 @@ from servetune.agents.untrusted import (
     own,
     plain_json,
 )
+from servetune.api.executing import asking_none
 from servetune.api.following import RunProgress
 from servetune.api.notes import LOGGER
 from servetune.api.request import checked
@@ -126,6 +128,8 @@ class AgentTools:
         def report(done: float, total: float | None, words: str) -> None:
             if gone.is_set():
                 raise _Cancelled
+            if done < 0:
+                return
             # Nothing is sent where the client did not ask for progress.
             anyio.from_thread.run(context.session.report_progress, done, total, words)
 
@@ -175,7 +179,7 @@ class AgentTools:
         if isinstance(request, api.StopRun):
             return self._told(self._runs.stop(request.source))
         with self._room:
-            report(0, None, "")  # the call may have been cancelled while it waited
+            report(-1, None, "")  # the call may have been cancelled while it waited
             if not tool.reports:
                 found = tool.call(request)
             else:
@@ -199,7 +203,8 @@ class AgentTools:
                 hint="whoever started the server allows it with --allow-launch",
             )
         request = self._runs.placed(request)
-        with self._room:
+        asking = contextlib.nullcontext() if self.allowed.launch else asking_none()
+        with self._room, asking:
             planned = tool.call(request, dry_run=True)
             plan: JsonObject = {"plan": str(planned)}
             if isinstance(request, api.Study):
@@ -216,7 +221,8 @@ class AgentTools:
                 "--allow-launch.\n"
             )
             value = {"started": False, **plan}
-            return Answer(value=value, text=f"{why}{text}", outside=True, own_text=True)
+            own_text = isinstance(request, api.Study)  # a server says which model it has
+            return Answer(value=value, text=f"{why}{text}", outside=True, own_text=own_text)
         progress = self._runs.start(request)
         source = journal_of(request)
         if wait:
@@ -244,8 +250,14 @@ Report = Callable[[float, "float | None", str], None]
 
 def _reporting(report: Report) -> Callable[[RunProgress], None]:
     """Progress of a run in numbers; what the run itself says is no part of it."""
+    last = -1
 
     def changed(now: RunProgress) -> None:
+        nonlocal last
+        if now.done <= last:
+            report(-1, None, "")  # nothing is sent; it raises where the client has gone
+            return
+        last = now.done
         of = "" if now.of is None else f" of {now.of}"
         report(now.done, now.of, f"{now.phase}, {now.done}{of} trials have ended")
 

@@ -301,7 +301,6 @@ TOOLS: tuple[Tool, ...] = (
         about="Explains a pick: which settings mattered, how sure it is, what was left out, and "
         "which measurement would teach most.",
         example={"source": "tune.jsonl"},
-        result="",
     ),
     Tool(
         name="compare",

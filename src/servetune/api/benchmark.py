@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -513,6 +514,9 @@ def export(named: str, request: PreparedLoad, benched: Benched) -> None:
     told: list[Callable[[], None]] = []
 
     def send_all() -> None:
+        sdk = logging.getLogger("opentelemetry.exporter")
+        level = sdk.level
+        sdk.setLevel(logging.CRITICAL)  # what it says of a refusal is in our note
         try:
             sent = export_spans(result.records, endpoint=endpoint, **shared)
             told.append(lambda: progress(f"sent {sent:,} spans to {endpoint}"))
@@ -524,6 +528,8 @@ def export(named: str, request: PreparedLoad, benched: Benched) -> None:
             told.append(lambda error=error: note(f"note: {error.message}: {error.hint}"))  # type: ignore[misc]
         except Exception as error:  # the SDK's own, or an exporter's, which no result is lost for
             told.append(lambda error=error: note(f"note: no telemetry was sent: {error}"))  # type: ignore[misc]
+        finally:
+            sdk.setLevel(level)
 
     thread = threading.Thread(target=send_all, name="telemetry", daemon=True)
     thread.start()

@@ -13,10 +13,13 @@ from typing import Any
 from servetune.api.request import Request, given
 from servetune.api.study_request import Study
 from servetune.engines import engine, simulated_studies
+from servetune.engines.program import asking_none
 from servetune.engines.translate import fields_of
 from servetune.errors import ServetuneError
 from servetune.search import parse_settings
 from servetune.workload import CLIENT_ARGS
+
+__all__ = ["EXECUTING", "asking_none", "what_executes"]
 
 #: Field of any request -> what it does.
 EXECUTING: Mapping[str, str] = MappingProxyType(
