@@ -302,9 +302,10 @@ def _succeeded(answer: Answer, notes: list[str]) -> types.CallToolResult:
 
 
 def _failed(error: BaseException, message: str, hint: str) -> types.CallToolResult:
-    lines = [f"error: {cleaned(message)}", *([f"hint: {cleaned(hint)}"] if hint else [])]
+    text = "\n".join([f"error: {cleaned(message)}", *([f"hint: {cleaned(hint)}"] if hint else [])])
+    words = text if isinstance(error, Refused) else fenced(text)
     return types.CallToolResult(
-        content=[types.TextContent(type="text", text="\n".join(lines))],
+        content=[types.TextContent(type="text", text=words)],
         structured_content=error_json(error, message, hint),
         is_error=True,
     )

@@ -111,7 +111,7 @@ def error_json(error: BaseException, message: str, hint: str) -> JsonObject:
         "error": {
             "kind": type(error).__name__,
             "message": {MARK: cleaned(message)},
-            "hint": cleaned(hint),
+            "hint": {MARK: cleaned(hint)},
         }
     }
 

@@ -17,7 +17,7 @@ from servetune.api.bench_progress import done_fraction, level_of, progress_rows
 from servetune.api.bench_request import Baseline, Bench
 from servetune.api.bench_setup import dry_run_text, prepared_load
 from servetune.api.frames import TableRow, Tabular
-from servetune.api.mlflow_logging import MlflowLogger
+from servetune.api.mlflow_logging import MlflowLogger, require_mlflow
 from servetune.api.notebook import NotebookBar, notebook_bar
 from servetune.api.notes import note, progress
 from servetune.api.request import request_of, write_repeating
@@ -230,12 +230,14 @@ def bench(
 
 @contextmanager
 def _mlflow(request: Bench, done: Sequence[BenchResult]) -> Iterator[None]:
-    """Have the levels that ended logged to MLflow, where that was asked."""
-    logged = None if request.results.mlflow is None else MlflowLogger(request.results.mlflow)
+    """Have the levels that ended logged to MLflow, where that was asked; once no load is sent."""
+    if request.results.mlflow is not None:
+        require_mlflow()
     try:
         yield
     finally:
-        if logged is not None:
+        if request.results.mlflow is not None:
+            logged = MlflowLogger(request.results.mlflow)
             records = [level.record for level in done if level.record is not None]
             for record in records:
                 logged.log(record)

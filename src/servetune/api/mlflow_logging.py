@@ -32,6 +32,19 @@ _MOST_VALUE, _MOST_ENTRIES = 500, 100
 _NO_NAME = re.compile(r"[^\w./ -]", re.ASCII)
 
 
+def require_mlflow() -> None:
+    """Refuse to begin without MLflow.
+
+    Raises:
+        InputError: It is not installed.
+    """
+    if importlib.util.find_spec("mlflow") is None:
+        raise InputError(
+            "logging to MLflow needs mlflow, which is not installed",
+            hint="pip install 'servetune[mlflow]'",
+        )
+
+
 def mlflow_logger(uri: str | Path, *, name: str = "", experiment: str = "") -> MlflowLogger:
     """Logger to MLflow, as `on_progress` of `tune`; `finish` ends it.
 
@@ -59,11 +72,7 @@ class MlflowLogger:
     """Logger of one study or load test; called with each `TrialDone`."""
 
     def __init__(self, uri: str | Path, *, name: str = "", experiment: str = "") -> None:
-        if importlib.util.find_spec("mlflow") is None:
-            raise InputError(
-                "logging to MLflow needs mlflow, which is not installed",
-                hint="pip install 'servetune[mlflow]'",
-            )
+        require_mlflow()
         self._uri = _tracking_uri(uri)
         self._name = name or time.strftime("servetune-%Y%m%d-%H%M%S")
         self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "") or EXPERIMENT

@@ -235,10 +235,10 @@ def tune(
         note(f"note: strategy tpe searches for {first} alone; guided and nsga2 take several")
     if isinstance(asked, AskedTrials) and not study.files.resume:
         asked.require_hope()
-    logged = None
-    if study.files.mlflow is not None:
-        logged = MlflowLogger(study.files.mlflow, name=setup.artifacts.stem)
-    with Journal(setup.artifacts.journal, resume=study.files.resume) as journal:
+    with (
+        _mlflow(setup) as logged,
+        Journal(setup.artifacts.journal, resume=study.files.resume) as journal,
+    ):
         try:
             with notebook_bar(quiet=on_progress is not None) as bar:
                 watch = on_progress if bar is None else _shown_on(bar)
@@ -246,8 +246,6 @@ def tune(
                 interrupted = run_study(setup, policy, asked, journal, watch)
         except _CallbackRaised:
             _write(setup, journal, asked.summary(interrupted=True))
-            if logged is not None:
-                logged.finish(setup.artifacts, interrupted=True)
             raise
         search = asked.summary(interrupted=interrupted)
         records = _write(setup, journal, search)
@@ -262,6 +260,20 @@ def tune(
         search=search,
         loads=asked.found() if isinstance(asked, LargestLoads) else (),
     )
+
+
+@contextmanager
+def _mlflow(setup: StudySetup) -> Iterator[MlflowLogger | None]:
+    """Logger to MLflow, where that was asked; its run ends with an error of the study, too."""
+    if setup.request.files.mlflow is None:
+        yield None
+        return
+    logged = MlflowLogger(setup.request.files.mlflow, name=setup.artifacts.stem)
+    try:
+        yield logged
+    except BaseException:
+        logged.finish(setup.artifacts, interrupted=True)
+        raise
 
 
 def _both(first: OnProgress | None, then: OnProgress | None) -> OnProgress | None:
