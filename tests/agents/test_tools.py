@@ -132,6 +132,7 @@ async def test_a_tune_runs_to_its_end_with_progress_and_is_read(agent):
     assert found["next_measurement"][MARK]
 
 
+@pytest.mark.slow
 async def test_a_started_run_is_followed_and_stopped_and_keeps_what_it_has(agent):
     slow = {**QUICK, "concurrency": [*range(1, 61)], "requests": 1000}
     async with agent(launch=True) as client:
