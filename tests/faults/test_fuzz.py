@@ -61,6 +61,7 @@ PLANS = {
 LEFT_OUT = {
     "serve", "cluster", "job", "url", "sagemaker", "via_aws_job", "recommendations", "against",
     "write_config", "output_json", "output_dir", "out", "otel_endpoint", "dcgm_url", "plot", "save",
+    "mlflow",
     "job_folder", "aws_profile", "executable", "launcher", "ready_timeout_s", "dry_run", "help",
     "trace_headers", "profile", "endpoint", "region", "ask_aws", "name", "html",
 }  # fmt: skip

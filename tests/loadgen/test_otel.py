@@ -1,4 +1,5 @@
 import contextlib
+import random
 import re
 import threading
 from array import array
@@ -9,6 +10,13 @@ import pytest
 from servetune.errors import InputError, LoadError
 from servetune.loadgen import otel
 from servetune.loadgen.otel import export_spans, otlp_endpoint, require_otel
+from servetune.loadgen.otel_metrics import (
+    SECONDS,
+    TOKENS,
+    export_metrics,
+    metrics_of,
+    otlp_metrics_endpoint,
+)
 from servetune.loadgen.target import Target
 from servetune.metrics.record import Record
 from servetune.traffic.messages import trace_ids, traceparent
@@ -110,6 +118,7 @@ class Collector:
     def __init__(self, status=200):
         self.status = status
         self.requests = []
+        self.metrics = []
 
     @property
     def spans(self):
@@ -124,6 +133,9 @@ class Collector:
 
 @contextlib.contextmanager
 def collecting(collector):
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+        ExportMetricsServiceRequest,
+    )
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
         ExportTraceServiceRequest,
     )
@@ -131,9 +143,12 @@ def collecting(collector):
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            assert self.path == "/v1/traces"
+            if self.path == "/v1/metrics":
+                collector.metrics.append(ExportMetricsServiceRequest.FromString(body))
+            else:
+                assert self.path == "/v1/traces"
+                collector.requests.append(ExportTraceServiceRequest.FromString(body))
             assert self.headers["Content-Type"] == "application/x-protobuf"
-            collector.requests.append(ExportTraceServiceRequest.FromString(body))
             self.send_response(collector.status)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -234,3 +249,104 @@ class TestExport:
             pytest.raises(LoadError, match="took 0 of 3"),
         ):
             self.export(RECORDS, url)
+
+    def test_histograms_have_the_conventions_names_units_and_attributes(self):
+        collector = Collector()
+        with collecting(collector) as url:
+            series = export_metrics(
+                RECORDS,
+                endpoint=otlp_metrics_endpoint(otlp_endpoint(url)),
+                run_id="run",
+                started_unix_s=STARTED_S,
+                targets=[TARGET],
+            )
+        [of_resource] = collector.metrics[0].resource_metrics
+        assert plain(of_resource.resource.attributes)["servetune.run_id"] == "run"
+        metrics = {each.name: each for each in of_resource.scope_metrics[0].metrics}
+        assert {name: each.unit for name, each in metrics.items()} == {
+            "gen_ai.client.operation.duration": "s",
+            "gen_ai.client.token.usage": "{token}",
+            "gen_ai.client.operation.time_to_first_chunk": "s",
+            "gen_ai.client.operation.time_per_output_chunk": "s",
+        }
+        assert series == 3 + 2 + 1 + 1
+        durations = metrics["gen_ai.client.operation.duration"].histogram.data_points
+        errors = {plain(point.attributes).get("error.type"): point for point in durations}
+        assert set(errors) == {None, "503", "timeout"}
+        assert (errors["timeout"].sum, errors["timeout"].max) == (8.0, 8.0)
+        [first] = metrics["gen_ai.client.operation.time_to_first_chunk"].histogram.data_points
+        assert first.sum == 0.375
+        assert plain(first.attributes) == {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": "openai",
+            "gen_ai.request.model": "adapter",
+            "server.address": "models.example",
+            "server.port": 8000,
+        }
+        [gaps] = metrics["gen_ai.client.operation.time_per_output_chunk"].histogram.data_points
+        assert (gaps.count, gaps.sum) == (2, 0.75)
+        usage = metrics["gen_ai.client.token.usage"].histogram.data_points
+        assert {plain(p.attributes)["gen_ai.token.type"]: p.sum for p in usage} == {
+            "input": 12.0,
+            "output": 3.0,
+        }
+
+    def test_buckets_are_counted_as_the_sdk_counts_them(self):
+        """The SDK's own histograms, fed one by one, are the reference."""
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+        chance = random.Random(3)
+        ends = [*SECONDS, *(chance.lognormvariate(0, 2) for _ in range(300))]
+        records = [
+            Record(
+                index=i, input_tokens=4 ** (i % 9), output_tokens=0, due_s=0, sent_s=0, end_s=end
+            )
+            for i, end in enumerate(ends)
+        ]
+        reader = InMemoryMetricReader()
+        meter = MeterProvider([reader], shutdown_on_exit=False).get_meter("reference")
+        duration = meter.create_histogram("d", explicit_bucket_boundaries_advisory=list(SECONDS))
+        usage = meter.create_histogram("u", explicit_bucket_boundaries_advisory=list(TOKENS))
+        for record in records:
+            duration.record(record.end_s)
+            usage.record(record.input_tokens)
+
+        def counts(data, name):
+            [scope] = data.resource_metrics[0].scope_metrics
+            [metric] = [each for each in scope.metrics if each.name == name]
+            point = metric.data.data_points[0]
+            return list(point.bucket_counts), point.count, pytest.approx(point.sum)
+
+        ours = metrics_of(
+            records,
+            run_id="run",
+            started_unix_s=STARTED_S,
+            targets=[TARGET],
+            api="chat",
+            provider="openai",
+        )
+        theirs = reader.get_metrics_data()
+        assert counts(ours, "gen_ai.client.operation.duration") == counts(theirs, "d")
+        assert counts(ours, "gen_ai.client.token.usage") == counts(theirs, "u")
+
+    def test_an_endpoint_of_its_own_for_spans_gets_no_metrics(self):
+        assert otlp_metrics_endpoint("http://c:4318/v1/traces") == "http://c:4318/v1/metrics"
+        assert otlp_metrics_endpoint("http://c/api/spans") is None
+
+    @pytest.mark.parametrize("status", [400, 200])
+    def test_a_collector_that_refuses_costs_a_bench_one_note(self, status, caplog):
+        from types import SimpleNamespace
+
+        from servetune.api.benchmark import export
+
+        request = SimpleNamespace(
+            settings=SimpleNamespace(run_id="run"),
+            targets=[TARGET],
+            workload=SimpleNamespace(api="chat"),
+        )
+        benched = SimpleNamespace(result=SimpleNamespace(records=RECORDS, started_unix_s=STARTED_S))
+        with collecting(Collector(status)) as url, caplog.at_level("INFO", logger="servetune"):
+            export(url, request, benched)
+        notes = [each for each in caplog.records if each.levelname == "WARNING"]
+        assert [each.name for each in notes] == ["servetune"] * (status == 400)

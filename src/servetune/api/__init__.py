@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from servetune.api.agent_server import Mcp
     from servetune.api.bench_request import Bench
     from servetune.api.benchmark import BenchLevels, BenchResult, bench
     from servetune.api.calibration import (
@@ -57,7 +58,11 @@ if TYPE_CHECKING:
         TablePrediction,
     )
     from servetune.api.estimation import Estimate, estimate
+    from servetune.api.executing import what_executes
+    from servetune.api.explaining import Explain, Explanation, explain
+    from servetune.api.following import Follow, RunProgress, StopRun, follow, stop
     from servetune.api.layout_study import ComparedLayouts, StudyLayouts, study_layouts
+    from servetune.api.mlflow_logging import MlflowLogger, mlflow_logger
     from servetune.api.pages import Ui, serve_ui
     from servetune.api.registry import (
         DeploymentList,
@@ -95,6 +100,8 @@ if TYPE_CHECKING:
     from servetune.api.staging import Staging, StagingPlan, plan_staging, stage
     from servetune.api.study import PlannedServer, StudyResult, TrialDone, tune
     from servetune.api.study_request import Study
+    from servetune.api.study_time import PlannedTime, planned_time
+    from servetune.api.trial_pages import ListTrials, TrialPage, list_trials
     from servetune.api.trials import (
         Pick,
         Recommend,
@@ -127,18 +134,25 @@ __all__ = [
     "EndpointStatus",
     "Estimate",
     "Estimation",
+    "Explain",
+    "Explanation",
     "Finding",
+    "Follow",
     "KeptResult",
     "KserveDeployment",
     "KubernetesDeployment",
     "ListDeployments",
     "ListRuns",
+    "ListTrials",
     "Logs",
     "Machine",
     "MachineComparison",
+    "Mcp",
+    "MlflowLogger",
     "Orphans",
     "Pick",
     "PlannedServer",
+    "PlannedTime",
     "Ranking",
     "RebuildRuns",
     "Rebuilt",
@@ -154,6 +168,7 @@ __all__ = [
     "Request",
     "RunDetails",
     "RunList",
+    "RunProgress",
     "SageMakerDeployment",
     "ServiceDeployment",
     "ShowRun",
@@ -165,6 +180,7 @@ __all__ = [
     "Staging",
     "StagingPlan",
     "Status",
+    "StopRun",
     "Study",
     "StudyLayouts",
     "StudyResult",
@@ -173,6 +189,7 @@ __all__ = [
     "TablePrediction",
     "TagRun",
     "TrialDone",
+    "TrialPage",
     "Trials",
     "Ui",
     "Update",
@@ -182,12 +199,17 @@ __all__ = [
     "delete",
     "doctor",
     "estimate",
+    "explain",
     "fields_of",
     "list_deployments",
     "list_runs",
+    "follow",
+    "list_trials",
     "logs",
+    "mlflow_logger",
     "orphans",
     "plan_staging",
+    "planned_time",
     "read",
     "rebuild_runs",
     "recommend",
@@ -201,15 +223,18 @@ __all__ = [
     "simulate",
     "stage",
     "status",
+    "stop",
     "study_layouts",
     "tag_run",
     "tune",
     "update",
+    "what_executes",
     "write_report",
 ]
 
 #: Module of this room -> names that it has.
 _NAMES: Mapping[str, str] = {
+    "agent_server": "Mcp",
     "bench_request": "Bench",
     "benchmark": "BenchLevels BenchResult bench",
     "calibration": "Calibrate CalibrationNames DescribedDevice KeptResult SuggestedRuns calibrate",
@@ -225,7 +250,11 @@ _NAMES: Mapping[str, str] = {
     ),
     "estimate_results": "Estimation MachineComparison Ranking TablePrediction",
     "estimation": "Estimate estimate",
+    "executing": "what_executes",
+    "explaining": "Explain Explanation explain",
+    "following": "Follow RunProgress StopRun follow stop",
     "layout_study": "ComparedLayouts StudyLayouts study_layouts",
+    "mlflow_logging": "MlflowLogger mlflow_logger",
     "pages": "Ui serve_ui",
     "registry": (
         "DeploymentList ListDeployments RegisterDeployment Registered list_deployments "
@@ -243,6 +272,8 @@ _NAMES: Mapping[str, str] = {
     "staging": "Staging StagingPlan plan_staging stage",
     "study": "PlannedServer StudyResult TrialDone tune",
     "study_request": "Study",
+    "study_time": "PlannedTime planned_time",
+    "trial_pages": "ListTrials TrialPage list_trials",
     "trials": "Pick Recommend Rent Report Reported Trials read recommend write_report",
 }
 #: Name -> module that has it.

@@ -12,6 +12,7 @@ from servetune.api.request import Request, fields_of
 from servetune.api.shared_options import (
     API_KEY_ENV,
     CAFILE,
+    MLFLOW,
     PROCESSES,
     TRACE_HEADERS,
     AnswerLimits,
@@ -243,7 +244,9 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     otel_endpoint: Annotated[
         str | None,
         option(
-            "OpenTelemetry collector that gets each request as a span.", "--otel", metavar="URL"
+            "OpenTelemetry collector that gets each request as a span, and histograms.",
+            "--otel",
+            metavar="URL",
         ),
     ] = None
     out: Annotated[
@@ -254,6 +257,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
             metavar="DIR",
         ),
     ] = None
+    mlflow: Annotated[str | None, MLFLOW] = None
     quiet: Annotated[bool, option("Absence of progress lines.")] = False
     dry_run: Annotated[bool, option("First request as text; nothing is sent.")] = False
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import secrets
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from servetune.api.bench_request import Baseline, Bench
 from servetune.api.bench_setup import dry_run_text, prepared_load
 from servetune.api.frames import TableRow, Tabular
 from servetune.api.measured_deployments import note_measured
+from servetune.api.mlflow_logging import MlflowLogger, require_mlflow
 from servetune.api.notebook import NotebookBar, notebook_bar
 from servetune.api.notes import note, progress
 from servetune.api.registration import RegisteredRun
@@ -23,7 +26,14 @@ from servetune.api.request import request_of, write_repeating
 from servetune.api.timelines import timeline_of_requests
 from servetune.api.trials import Trials, run_html, write_artifacts
 from servetune.errors import ExitStatus, InputError, ServerRefused, ServetuneError, StoreError
-from servetune.loadgen import LoadResult, Progress, export_spans, otlp_endpoint
+from servetune.loadgen import (
+    LoadResult,
+    Progress,
+    export_metrics,
+    export_spans,
+    otlp_endpoint,
+    otlp_metrics_endpoint,
+)
 from servetune.metrics import Constraint, parse_constraints, unmet
 from servetune.report import text_html
 from servetune.report.baseline import BaselineComparison
@@ -217,7 +227,11 @@ def bench(
         if request.results.dry_run:
             return _bench_one(levels[0], on_progress, RunWatch())
         done: list[BenchResult] = []
-        with _registered(request, done) as entry, _watch(request, levels, done) as watch:
+        with (
+            _registered(request, done) as entry,
+            _watch(request, levels, done) as watch,
+            _mlflow(request, done),
+        ):
             done.append(_bench_one(levels[0], on_progress, watch, entry))
             entry.interrupted = watch.interrupted
         return done[0]
@@ -233,6 +247,26 @@ def _registered(request: Bench, done: Sequence[BenchResult]) -> RegisteredRun:
         records=lambda: [level.record for level in done if level.record is not None],
         goal=lambda: Goal(constraints=parse_constraints(request.limits.constraints or "")),
     )
+
+
+@contextmanager
+def _mlflow(request: Bench, done: Sequence[BenchResult]) -> Iterator[None]:
+    """Have the levels that ended logged to MLflow, where that was asked; once no load is sent."""
+    if request.results.mlflow is not None:
+        require_mlflow()
+    try:
+        yield
+    finally:
+        if request.results.mlflow is not None:
+            logged = MlflowLogger(request.results.mlflow)
+            records = [level.record for level in done if level.record is not None]
+            for record in records:
+                logged.log(record)
+            out = request.results.out
+            logged.finish(
+                None if out is None else Artifacts(out, STEM),
+                interrupted=any(level.status == ExitStatus.INTERRUPTED for level in done),
+            )
 
 
 def _watch(request: Bench, levels: Sequence[Bench], done: Sequence[BenchResult]) -> RunWatch:
@@ -284,7 +318,11 @@ def _bench_levels(
     seed = 1 + secrets.randbelow(2**31) if request.seed is None else request.seed
     done: list[BenchResult] = []
     try:
-        with _registered(request, done) as entry, _watch(request, levels, done) as watch:
+        with (
+            _registered(request, done) as entry,
+            _watch(request, levels, done) as watch,
+            _mlflow(request, done),
+        ):
             for place, each in enumerate(levels):
                 out = request.results.out and request.results.out / level_name(each)
                 files = msgspec.structs.replace(each.results, out=out)
@@ -501,17 +539,49 @@ def write_outputs(folder: Path, request: PreparedLoad, benched: Benched) -> None
         progress(f"wrote {path}")
 
 
+#: Seconds that a collector may take for all of a run.
+MOST_EXPORT_S = 60.0
+
+
 def export(named: str, request: PreparedLoad, benched: Benched) -> None:
-    """Send each request to a collector as a span; the results are kept whatever it says."""
+    """Send each request to a collector as a span, and the run's histograms.
+
+    The run is over and kept by then. A collector that refuses, or that takes longer than
+    `MOST_EXPORT_S`, costs one note.
+    """
     endpoint = otlp_endpoint(named)
     assert endpoint is not None
     result = benched.result
-    sent = export_spans(
-        result.records,
-        endpoint=endpoint,
-        run_id=request.settings.run_id,
-        started_unix_s=result.started_unix_s,
-        targets=request.targets,
-        api=request.workload.api,
-    )
-    progress(f"sent {sent:,} spans to {endpoint}")
+    shared: dict[str, Any] = {
+        "run_id": request.settings.run_id,
+        "started_unix_s": result.started_unix_s,
+        "targets": request.targets,
+        "api": request.workload.api,
+    }
+    told: list[Callable[[], None]] = []
+
+    def send_all() -> None:
+        sdk = logging.getLogger("opentelemetry.exporter")
+        level = sdk.level
+        sdk.setLevel(logging.CRITICAL)  # what it says of a refusal is in our note
+        try:
+            sent = export_spans(result.records, endpoint=endpoint, **shared)
+            told.append(lambda: progress(f"sent {sent:,} spans to {endpoint}"))
+            metrics = otlp_metrics_endpoint(endpoint)
+            if metrics is not None:
+                series = export_metrics(result.records, endpoint=metrics, **shared)
+                told.append(lambda: progress(f"sent {series:,} histograms to {metrics}"))
+        except ServetuneError as error:
+            told.append(lambda error=error: note(f"note: {error.message}: {error.hint}"))  # type: ignore[misc]
+        except Exception as error:  # the SDK's own, or an exporter's, which no result is lost for
+            told.append(lambda error=error: note(f"note: no telemetry was sent: {error}"))  # type: ignore[misc]
+        finally:
+            sdk.setLevel(level)
+
+    thread = threading.Thread(target=send_all, name="telemetry", daemon=True)
+    thread.start()
+    thread.join(MOST_EXPORT_S)
+    if thread.is_alive():
+        note(f"note: {endpoint} did not take all telemetry within {MOST_EXPORT_S:.0f} s")
+    for tell in told:
+        tell()

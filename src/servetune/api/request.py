@@ -12,9 +12,10 @@ import functools
 import math
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from inspect import getdoc
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast, get_type_hints
 
 import msgspec
 from msgspec import inspect
@@ -471,19 +472,37 @@ def schema(kind: type[Request]) -> dict[str, Any]:
             return {"type": "string", "format": "path"}
         raise NotImplementedError
 
-    made = msgspec.json.schema(kind, schema_hook=described)
-    definitions = made.pop("$defs")
-    properties: dict[str, Any] = {}
+    types = []
     for field in fields_of(kind):
         owner = functools.reduce(_part_type, field.part, cast("type[msgspec.Struct]", kind))
-        properties[field.name] = definitions[owner.__name__]["properties"][field.name]
+        types.append(_types_of(owner)[field.name])
+    schemas, _ = msgspec.json.schema_components(types, schema_hook=described)
+    properties: dict[str, Any] = {}
+    for field, made in zip(fields_of(kind), schemas, strict=True):
+        if not field.required:
+            made["default"] = msgspec.to_builtins(field.default, enc_hook=str)
         allowed = field.option.allowed()
         if allowed and not field.many:
             nullable = not field.required and field.default is None
-            properties[field.name]["enum"] = [*allowed, *([None] if nullable else [])]
-    return {**definitions[kind.__name__], "properties": properties}
+            made["enum"] = [*allowed, *([None] if nullable else [])]
+        properties[field.name] = made
+    return {
+        "title": kind.__name__,
+        "description": getdoc(kind) or "",
+        "type": "object",
+        "properties": properties,
+        "required": [each.name for each in fields_of(kind) if each.required],
+        "additionalProperties": False,
+    }
 
 
+@functools.cache
+def _types_of(kind: type[msgspec.Struct]) -> Mapping[str, Any]:
+    """Type of each field with its annotations."""
+    return get_type_hints(kind, include_extras=True)
+
+
+@functools.cache
 def _part_type(kind: type[msgspec.Struct], name: str) -> type[msgspec.Struct]:
     described = inspect.type_info(kind)
     assert isinstance(described, inspect.StructType)

@@ -52,6 +52,12 @@ PROCESSES = option(
 )
 """Declaration of the option `--processes`."""
 
+MLFLOW = option(
+    "MLflow that results are logged to besides: address of its server, or a folder.",
+    metavar="URI|DIR",
+)
+"""Declaration of the option `--mlflow`."""
+
 Settings = Annotated[tuple[str, ...], members(setting_text)]
 """Settings of servers or of the load, in the grammar of `search.parse_settings`, or as a dict."""
 

@@ -13,6 +13,7 @@ from types import FrameType
 import msgspec
 
 from servetune.api.frames import TableRow, Tabular
+from servetune.api.mlflow_logging import MlflowLogger
 from servetune.api.notebook import NotebookBar, notebook_bar
 from servetune.api.notes import note, progress
 from servetune.api.registration import RegisteredRun
@@ -239,6 +240,7 @@ def tune(
         asked.require_hope()
     run, first_trial = run_to_continue(setup.artifacts.journal), setup.groups[0][0]
     with (
+        _mlflow(setup) as logged,
         Journal(setup.artifacts.journal, resume=study.files.resume, run=run) as journal,
         RegisteredRun(
             run, journal.path, "tune", records=lambda: journal.records, goal=lambda: goal
@@ -254,6 +256,7 @@ def tune(
         try:
             with notebook_bar(quiet=on_progress is not None) as bar:
                 watch = on_progress if bar is None else _shown_on(bar)
+                watch = _both(watch, logged)
                 interrupted = run_study(setup, policy, asked, journal, watch)
                 entry.interrupted = interrupted
         except _CallbackRaised:
@@ -261,6 +264,8 @@ def tune(
             raise
         search = asked.summary(interrupted=interrupted)
         records = _write(setup, journal, search)
+    if logged is not None:
+        logged.finish(setup.artifacts, interrupted=interrupted)
     return msgspec.structs.replace(
         result,
         trials=msgspec.structs.replace(
@@ -270,6 +275,32 @@ def tune(
         search=search,
         loads=asked.found() if isinstance(asked, LargestLoads) else (),
     )
+
+
+@contextmanager
+def _mlflow(setup: StudySetup) -> Iterator[MlflowLogger | None]:
+    """Logger to MLflow, where that was asked; its run ends with an error of the study, too."""
+    if setup.request.files.mlflow is None:
+        yield None
+        return
+    logged = MlflowLogger(setup.request.files.mlflow, name=setup.artifacts.stem)
+    try:
+        yield logged
+    except BaseException:
+        logged.finish(setup.artifacts, interrupted=True)
+        raise
+
+
+def _both(first: OnProgress | None, then: OnProgress | None) -> OnProgress | None:
+    """One callback of two."""
+    if first is None or then is None:
+        return first or then
+
+    def call(event: TrialDone) -> None:
+        then(event)
+        first(event)
+
+    return call
 
 
 def _shown_on(bar: NotebookBar) -> OnProgress:

@@ -20,6 +20,7 @@ from servetune.api.shared_options import (
     ALLOW_UNKNOWN,
     API_KEY_ENV,
     CAFILE,
+    MLFLOW,
     MODEL,
     PROCESSES,
     TRACE_HEADERS,
@@ -110,6 +111,7 @@ class StudyFiles(msgspec.Struct, frozen=True, kw_only=True):
             "end, and of the Pareto front.",
         ),
     ] = "all"
+    mlflow: Annotated[str | None, MLFLOW] = None
     dry_run: Annotated[
         bool, option("Server commands and loads of all trials; nothing is started.")
     ] = False

@@ -40,6 +40,7 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
         "report": ("servetune.cli.report:report", "Write summary and dashboard of a journal."),
         "ui": ("servetune.cli.ui:ui", "Serve pages that follow running trials."),
+        "mcp": ("servetune.cli.mcp:mcp", "Serve tools to agents (Model Context Protocol)."),
         "recommend": (
             "servetune.cli.recommend:recommend",
             "Recommend a configuration, with reasons.",

@@ -7,13 +7,17 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 import msgspec
 
 from servetune.errors import EngineError
 
+#: Whether programs may be started to ask them for their version or help; unset means yes.
+_MAY_ASK: ContextVar[bool] = ContextVar("may_ask", default=True)
 _VERSION_TIMEOUT_S = 120.0  # `--version` may import torch first
 
 
@@ -85,10 +89,27 @@ def installed_version(executable: tuple[str, ...], packages: Iterable[str]) -> s
     return None
 
 
+@contextmanager
+def asking_none() -> Iterator[None]:
+    """Have no program started in this context; versions and settings are those of tables."""
+    token = _MAY_ASK.set(False)
+    try:
+        yield
+    finally:
+        _MAY_ASK.reset(token)
+
+
+def may_ask() -> bool:
+    """Whether a program may be started to ask it for its version or help."""
+    return _MAY_ASK.get()
+
+
 def printed_version(
     executable: tuple[str, ...], words: tuple[str, ...] = ("--version",)
 ) -> str | None:
     """Version that a program prints; `None` where it prints nothing that reads like one."""
+    if not may_ask():
+        return None
     try:
         answer = subprocess.run(
             [*executable, *words],

@@ -3,6 +3,7 @@
 from servetune.loadgen.bodies import request_text
 from servetune.loadgen.instrument import Instrument, verdict_of
 from servetune.loadgen.otel import export_spans, otlp_endpoint, require_otel
+from servetune.loadgen.otel_metrics import export_metrics, otlp_metrics_endpoint
 from servetune.loadgen.run import (
     DEFAULT_GRACE_S,
     CredentialSource,
@@ -28,11 +29,13 @@ __all__ = [
     "SenderSource",
     "Target",
     "decoded",
+    "export_metrics",
     "export_spans",
     "fetch_blocking",
     "invocation_account",
     "models_are_simulated",
     "otlp_endpoint",
+    "otlp_metrics_endpoint",
     "parse_metrics",
     "parse_models",
     "parse_speed",

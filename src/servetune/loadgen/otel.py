@@ -25,7 +25,8 @@ from servetune.traffic.messages import trace_ids
 
 _BATCH = 512
 _OPERATIONS = {"chat": "chat", "completions": "text_completion", "embeddings": "embeddings"}
-_TRACES = "/v1/traces"
+#: Routes of a collector.
+TRACES, METRICS = "/v1/traces", "/v1/metrics"
 
 
 def otlp_endpoint(given: str | None = None) -> str | None:
@@ -49,8 +50,8 @@ def otlp_endpoint(given: str | None = None) -> str | None:
             hint="name an OTLP/HTTP collector, such as http://127.0.0.1:4318",
         )
     if named == general and not given and not traces:
-        return f"{named.rstrip('/')}{_TRACES}"
-    return f"{named.rstrip('/')}{_TRACES}" if parts.path in {"", "/"} else named
+        return f"{named.rstrip('/')}{TRACES}"
+    return f"{named.rstrip('/')}{TRACES}" if parts.path in {"", "/"} else named
 
 
 def require_otel() -> None:
@@ -68,6 +69,30 @@ def require_otel() -> None:
             raise InputError(
                 "OpenTelemetry's SDK is not installed", hint="pip install 'servetune[otel]'"
             )
+
+
+def resource(run_id: str) -> Any:
+    """Attributes of all that a run exports; those of `OTEL_RESOURCE_ATTRIBUTES` are among them."""
+    from opentelemetry.sdk.resources import Resource
+
+    return Resource.create(
+        {
+            "service.name": os.environ.get("OTEL_SERVICE_NAME", "servetune"),
+            "service.version": __version__,
+            "servetune.run_id": run_id,
+        }
+    )
+
+
+def operation_of(api: str) -> str:
+    """Operation in the words of the conventions; a route that they do not have is its own word."""
+    return _OPERATIONS.get(api, api)
+
+
+def error_type(record: Record) -> str:
+    """Class of a failed request's error: the status of an answer, else the outcome."""
+    has_status = record.outcome == "http_status" and record.status is not None
+    return str(record.status) if has_status else record.outcome
 
 
 def export_spans(
@@ -119,7 +144,7 @@ def export_spans(
                 )
             sent += len(batch)
     finally:
-        exporter.shutdown()
+        exporter.shutdown()  # type: ignore[no-untyped-call,unused-ignore]
     return sent
 
 
@@ -127,7 +152,6 @@ class _Traced:
     """Maker of spans from records, by the SDK's own tracer with given ids and times."""
 
     def __init__(self, run_id: str, started_unix_s: float) -> None:
-        from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
         from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
@@ -137,17 +161,10 @@ class _Traced:
             def on_end(self, span: object) -> None:
                 spans.append(span)
 
-        resource = Resource.create(
-            {
-                "service.name": os.environ.get("OTEL_SERVICE_NAME", "servetune"),
-                "service.version": __version__,
-                "servetune.run_id": run_id,
-            }
-        )
         self._spans = spans
         self._ids = _Ids()
         provider = TracerProvider(
-            resource=resource,
+            resource=resource(run_id),
             sampler=ALWAYS_ON,
             id_generator=self._ids,  # type: ignore[arg-type,unused-ignore]
             shutdown_on_exit=False,
@@ -163,7 +180,7 @@ class _Traced:
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
         self._ids.next_ids = trace_ids(self._run_id, record.index)
-        operation = _OPERATIONS.get(target.api or api, target.api or api)
+        operation = operation_of(target.api or api)
         model = record.model or target.model
         span = self._tracer.start_span(
             f"{operation} {model}",
@@ -237,6 +254,5 @@ def _attributes(
     if record.status is not None:
         named["http.response.status_code"] = record.status
     if record.outcome != "ok":
-        has_status = record.outcome == "http_status" and record.status is not None
-        named["error.type"] = str(record.status) if has_status else record.outcome
+        named["error.type"] = error_type(record)
     return named

@@ -14,7 +14,7 @@ from servetune.engines.llama_cpp.helptext import llama_settings
 from servetune.engines.llama_cpp.shipping import SHIPPING
 from servetune.engines.llama_cpp.words import WORDS
 from servetune.engines.log import LogReading
-from servetune.engines.program import Program
+from servetune.engines.program import Program, may_ask
 from servetune.engines.settings import SettingSpec, SettingTable
 from servetune.plan.plan import Plan, Setting
 
@@ -91,6 +91,8 @@ class LlamaCpp(CommandLineEngine):
 
 
 def _helped(executable: tuple[str, ...]) -> dict[str, SettingSpec]:
+    if not may_ask():
+        return {}
     try:
         answer = subprocess.run(
             [*executable, "--help"],
