@@ -55,6 +55,7 @@ OTHER_DEFAULTS = {
     "routing": "bench takes turns, SageMaker's component routes by load",
     "seed": "bench sends new prompts each time, which no server has in its cache",
     "slo": "tune's goodput is only of limits that are given, as in llm-optimizer",
+    "tolerance": "repeated runs show their noise themselves",
     "tensor_parallel": "an estimate compares splits, a simulation has one",
 }
 

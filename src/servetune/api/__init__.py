@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         calibrate,
     )
     from servetune.api.checks import Checkup, Doctor, Finding, doctor
+    from servetune.api.comparing import Compare, Compared, compare
     from servetune.api.deployment import (
         BentomlDeployment,
         CommandDeployment,
@@ -94,6 +95,8 @@ __all__ = [
     "CalibrationNames",
     "Checkup",
     "CommandDeployment",
+    "Compare",
+    "Compared",
     "ComparedLayouts",
     "ComposeDeployment",
     "Delete",
@@ -144,6 +147,7 @@ __all__ = [
     "apply",
     "bench",
     "calibrate",
+    "compare",
     "delete",
     "doctor",
     "estimate",
@@ -172,6 +176,7 @@ _NAMES: Mapping[str, str] = {
     "benchmark": "BenchLevels BenchResult bench",
     "calibration": "Calibrate CalibrationNames DescribedDevice KeptResult SuggestedRuns calibrate",
     "checks": "Checkup Doctor Finding doctor",
+    "comparing": "Compare Compared compare",
     "deployment": (
         "BentomlDeployment CommandDeployment ComposeDeployment KserveDeployment "
         "KubernetesDeployment Rendered RenderedEndpoint SageMakerDeployment "
