@@ -20,7 +20,7 @@ from servetune.metrics.gate import (
     parse_gate,
 )
 from servetune.metrics.resampled import LEAST_BEYOND
-from servetune.metrics.run_length import likely_most, runs_for
+from servetune.metrics.run_length import MOST_RUNS, likely_most, runs_for
 from servetune.report.alignment import Aligned, align, telling_settings
 from servetune.report.changes import (
     TOLERANCE,
@@ -59,7 +59,7 @@ class RunLength(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         condition: Condition in the grammar of a gate.
-        runs: Runs of each side; `None` where 200 do not do.
+        runs: Runs of each side; `None` where `MOST_RUNS` do not do.
         requests: Requests of each run.
         paired: Whether the number is for pairs of runs with equal seeds.
         spread_fraction: Relative standard deviation from run to run that was planned with.
@@ -73,16 +73,19 @@ class RunLength(msgspec.Struct, frozen=True, kw_only=True):
     spread_fraction: float
     assumed: bool
 
-    def __str__(self) -> str:
-        if self.runs is None:
-            return (
-                f"{self.condition}: runs differ by {self.spread_fraction:.1%}, so that 200 runs a "
-                "side would not tell; longer runs, or the same seeds on both sides"
-            )
-        of = "pairs of runs with equal seeds" if self.paired else "runs a side"
-        why = f"for runs that differ by {self.spread_fraction:.1%}"
+    @property
+    def words(self) -> str:
+        """Runs and requests in words, without the condition."""
+        why = f"for {'pairs' if self.paired else 'runs'} that differ by {self.spread_fraction:.1%}"
         why += ", part of which is assumed" if self.assumed else ""
-        return f"{self.condition}: {self.runs} {of}, {self.requests:,} requests each, {why}"
+        if self.runs is None:
+            seeds = "" if self.paired else ", or the same seeds on both sides"
+            return f"more than {MOST_RUNS} runs a side {why}: quieter machines, longer runs{seeds}"
+        of = "pairs of runs with equal seeds" if self.paired else "runs a side"
+        return f"{self.runs} {of}, {self.requests:,} requests each, {why}"
+
+    def __str__(self) -> str:
+        return f"{self.condition}: {self.words}"
 
 
 class GateOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +115,7 @@ class GateOutcome(msgspec.Struct, frozen=True, kw_only=True):
         change = change_text(self.change_fraction, self.change_low, self.change_high)
         told = f"{self.verdict}: {self.condition}, changed {change}"
         if self.verdict == "cannot tell" and self.needed is not None:
-            told += f"; would be told by {str(self.needed).partition(': ')[2]}"
+            told += f"; would be told by {self.needed.words}"
         return told
 
 
@@ -188,7 +191,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
                 parts.append(f"{verdict}: {', '.join(names[:6])}{further}")
         if self.broken:
             parts.append(f"no longer runs: {'; '.join(self.broken)}")
-        if not parts:
+        if not parts and not self.failed:
             parts.append("no difference is told apart from chance")
         if self.gate:
             bad = sum(each.verdict == "failed" for each in self.gate)
