@@ -61,6 +61,7 @@ OTHER_DEFAULTS = {
     "slo": "tune's goodput is only of limits that are given, as in llm-optimizer",
     "target": "see OTHER_TYPES",
     "trial": "a load test finds its trial by its load, a registration by the bundle",
+    "tolerance": "repeated runs show their noise themselves",
     "tensor_parallel": "an estimate compares splits, a simulation has one",
 }
 

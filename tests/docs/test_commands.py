@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from servetune import api
 from servetune.api.study_setup import _space
@@ -12,6 +13,7 @@ from servetune.cli import derive
 from servetune.cli.main import cli
 from servetune.engines import engine, plan_from_settings, simulated_studies
 from servetune.metrics import parse_constraints
+from servetune.metrics.gate import parse_gate
 from servetune.search import parse_settings
 
 ROOT = Path(__file__).parents[2]
@@ -177,3 +179,41 @@ def test_client_arguments_of_the_grammar_and_their_options_are_taken(request_of)
         for option in options:
             if option.startswith("-") and not option.startswith("--rate 1,2,4"):
                 request_of(f"servetune simulate --model M --gpu L4 {option.replace('8,32', '8')}")
+
+
+def ci_commands(path):
+    """Commands of servetune in the steps of a workflow or a buildspec, with values of variables."""
+    spec = yaml.safe_load(path.read_text())
+    if "phases" in spec:
+        scripts = [text for phase in spec["phases"].values() for text in phase["commands"]]
+    else:
+        scripts = [
+            step["run"] for job in spec["jobs"].values() for step in job["steps"] if "run" in step
+        ]
+    for script in scripts:
+        for line in script.replace("\\\n", " ").splitlines():
+            if line.strip().startswith("servetune "):
+                yield re.sub(r"\$(\w+)", lambda found: CI_VARIABLES[found[1]], line.strip())
+
+
+CI_VARIABLES = {
+    "seed": "1",
+    "BASE_URL": "http://a",
+    "NEW_URL": "http://b",
+    "BASE_ENDPOINT": "a",
+    "NEW_ENDPOINT": "b",
+    "MODEL": "m",
+}
+
+
+@pytest.mark.parametrize("name", ["github-actions.yml", "buildspec.yml"])
+def test_the_examples_for_ci_measure_both_sides_with_equal_seeds_and_gate_them(name, request_of):
+    requests = [request_of(command) for command in ci_commands(ROOT / "examples" / "ci" / name)]
+    base, new, gate = requests
+    assert isinstance(base, api.Bench)
+    assert isinstance(gate, api.Compare)
+    assert (base.load, base.seed) == (new.load, new.seed)
+    assert (base.server.urls, base.endpoint.sagemaker) != (new.server.urls, new.endpoint.sagemaker)
+    assert [request.results.out.parts[0] for request in (base, new)] == [gate.base, gate.new]
+    assert len(parse_gate(gate.fail_on)) == 2
+    assert gate.junit.suffix == ".xml"

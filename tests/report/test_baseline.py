@@ -42,7 +42,9 @@ def verdicts(compared):
 
 def test_the_same_run_reproduces_itself():
     compared = compare_with_baseline(BASE, BASE)
-    assert set(verdicts(compared).values()) == {"same"}
+    assert {f: v for f, v in verdicts(compared).items() if v != "same"} == {
+        "p99_ttft_ms": "unknown"
+    }
     assert compared.reproduced
     assert not compared.missed
     assert compared.words == "reproduced"
@@ -51,7 +53,7 @@ def test_the_same_run_reproduces_itself():
 def test_intervals_that_overlap_are_the_same_and_others_have_a_direction():
     compared = compare_with_baseline(BASE, run(output_throughput=800.0, mean_ttft_ms=108.0))
     assert verdicts(compared)["output_throughput"] == "worse"
-    assert verdicts(compared)["mean_ttft_ms"] == "same"
+    assert verdicts(compared)["mean_ttft_ms"] == "unknown"  # 8% ± 7%, one of four rows
     assert compared.words == "not reproduced: Output is worse"
     assert compared.regressed
     better = compare_with_baseline(BASE, run(mean_ttft_ms=50.0))
@@ -78,7 +80,7 @@ def test_an_older_record_has_a_band_instead_of_an_interval():
         == "same"
     )
     assert (
-        verdicts(compare_with_baseline(old, run(output_throughput=900.0)))["output_throughput"]
+        verdicts(compare_with_baseline(old, run(output_throughput=880.0)))["output_throughput"]
         == "worse"
     )
 
@@ -98,7 +100,7 @@ def test_an_interval_that_overlaps_with_anything_does_not_say_that_it_is_the_sam
     )
     # Nor where it hardly differs: what an interval of twice the figure holds was not shown.
     assert verdicts(compare_with_baseline(BASE, vague))["output_throughput"] == "unknown"
-    for low, high, verdict in ((740.0, 1260.0, "unknown"), (760.0, 1240.0, "same")):
+    for low, high, verdict in ((905.0, 1105.0, "unknown"), (915.0, 1090.0, "same")):
         edge = {**BASE, "intervals": {**BASE["intervals"], "output_throughput": [low, high]}}
         assert verdicts(compare_with_baseline(BASE, edge))["output_throughput"] == verdict
     far = run(output_throughput=100.0)
@@ -145,6 +147,7 @@ def test_nothing_in_common_is_a_miss():
 def test_who_is_worse_one_way_is_better_the_other_way(factor, field):
     other = run(**{field: BASE[field] * factor})
     turned = {"worse": "better", "better": "worse", "same": "same", "close": "close"}
+    turned["unknown"] = "unknown"
     there = verdicts(compare_with_baseline(BASE, other))[field]
     back = verdicts(compare_with_baseline(other, BASE))[field]
     assert back == turned[there] or {there, back} == {"close", "worse"} or "better" in {there, back}

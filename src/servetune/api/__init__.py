@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         calibrate,
     )
     from servetune.api.checks import Checkup, Doctor, Finding, doctor
+    from servetune.api.comparing import Compare, Compared, compare
     from servetune.api.deployment import (
         BentomlDeployment,
         CommandDeployment,
@@ -124,6 +125,8 @@ __all__ = [
     "CalibrationNames",
     "Checkup",
     "CommandDeployment",
+    "Compare",
+    "Compared",
     "ComparedLayouts",
     "ComposeDeployment",
     "Delete",
@@ -196,14 +199,15 @@ __all__ = [
     "apply",
     "bench",
     "calibrate",
+    "compare",
     "delete",
     "doctor",
     "estimate",
     "explain",
     "fields_of",
+    "follow",
     "list_deployments",
     "list_runs",
-    "follow",
     "list_trials",
     "logs",
     "mlflow_logger",
@@ -239,6 +243,7 @@ _NAMES: Mapping[str, str] = {
     "benchmark": "BenchLevels BenchResult bench",
     "calibration": "Calibrate CalibrationNames DescribedDevice KeptResult SuggestedRuns calibrate",
     "checks": "Checkup Doctor Finding doctor",
+    "comparing": "Compare Compared compare",
     "deployment": (
         "BentomlDeployment CommandDeployment ComposeDeployment KserveDeployment "
         "KubernetesDeployment Rendered RenderedEndpoint SageMakerDeployment "

@@ -11,6 +11,7 @@ import msgspec
 
 from servetune.api.aws_region import region_of
 from servetune.api.bench_request import Bench, values_of
+from servetune.api.comparing import reaches_of, reaches_of_requests, requests_beside
 from servetune.api.inputs import read_records, require_file
 from servetune.api.notes import note, progress
 from servetune.api.request import request_of
@@ -27,6 +28,7 @@ from servetune.loadgen import Target
 from servetune.perf.copies import host_fraction
 from servetune.plan import Plan
 from servetune.report.baseline import BaselineComparison, compare_with_baseline
+from servetune.report.changes import RunResults
 from servetune.report.replicas import scaled_results
 from servetune.store import TrialRecord, read_json
 from servetune.trials import Benched
@@ -267,9 +269,18 @@ def _times(options: LoadOptions, times: float) -> LoadOptions:
 def compare(
     request: Bench, trial: TrialRecord, benched: Benched
 ) -> tuple[BaselineComparison, Benched]:
-    """The comparison, and the run with it in its record; settings are read where it fails."""
+    """The comparison, and the run with it in its record; settings are read where it fails.
+
+    Requests that are beside the trial show its doubt, as in `servetune compare`.
+    """
     compared = compare_with_baseline(
-        trial.results, benched.record.results, key=trial.key, tolerance=request.baseline.tolerance
+        RunResults(results=trial.results, reaches=_reaches_beside(request, trial)),
+        RunResults(
+            results=benched.record.results,
+            reaches=reaches_of_requests(benched.result.records),
+        ),
+        key=trial.key,
+        tolerance=request.baseline.tolerance,
     )
     if not compared.reproduced:
         lines = _named_differences(request, trial, benched)
@@ -277,6 +288,13 @@ def compare(
     results = {**benched.record.results, "against": compared.to_json()}
     record = msgspec.structs.replace(benched.record, results=results)
     return compared, msgspec.structs.replace(benched, record=record)
+
+
+def _reaches_beside(request: Bench, trial: TrialRecord) -> dict[str, float] | None:
+    path = request.baseline.against
+    if path is None or not path.is_file():
+        return None
+    return reaches_of(requests_beside(path, read_records(path)).get(trial.key))
 
 
 def _named_differences(request: Bench, trial: TrialRecord, benched: Benched) -> list[str]:

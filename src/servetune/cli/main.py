@@ -45,6 +45,10 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "servetune.cli.recommend:recommend",
             "Recommend a configuration, with reasons.",
         ),
+        "compare": (
+            "servetune.cli.compare:compare",
+            "Compare runs before and now; a gate for CI.",
+        ),
         "calibrate": (
             "servetune.cli.calibrate:calibrate",
             "Correct predictions by measured trials.",
@@ -75,7 +79,8 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
 _ELSEWHERE: Mapping[str, str] = MappingProxyType(
     {
         "benchmark": "bench",
-        "compare": "report",
+        "diff": "compare",
+        "gate": "compare",
         "optimize": "tune",
         "plot": "report",
         "predict": "estimate",

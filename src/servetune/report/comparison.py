@@ -26,7 +26,7 @@ COMPARED: tuple[tuple[str, str], ...] = (
 )
 
 #: Settings that do not identify a configuration: addresses, files and output options.
-_NOT_COMPARED = frozenset(
+NOT_COMPARED = frozenset(
     {
         "host",
         "port",
@@ -179,7 +179,7 @@ def _shared_settings(one: TrialRecord, other: TrialRecord) -> int:
         (one.config.server_args, other.config.server_args),
         (one.config.client_args, other.config.client_args),
     ):
-        for name in (mine.keys() & theirs.keys()) - _NOT_COMPARED:
+        for name in (mine.keys() & theirs.keys()) - NOT_COMPARED:
             if mine[name] != theirs[name]:
                 return 0
             count += 1

@@ -35,7 +35,7 @@ def _lines(digest: Digest, source: str) -> Iterator[str]:
     if digest.notice:
         yield from ("", f"> **{escaped(digest.notice)}**")
     if digest.facts:
-        yield from ("", *_table(("", ""), digest.facts))
+        yield from ("", *table_lines(("", ""), digest.facts))
     picks = [pick for pick in digest.picks if pick.label]
     if picks:
         yield from _picks(picks, digest.columns)
@@ -45,9 +45,14 @@ def _lines(digest: Digest, source: str) -> Iterator[str]:
         listed = len(digest.trials)
         of = f"The best {listed} of {digest.trial_count:,} trials"
         yield from ("", f"## {of if listed < digest.trial_count else 'Trials in order of merit'}")
-        yield from ("", *_table(("configuration", *digest.columns, "standing"), digest.trials))
+        yield from ("", *table_lines(("configuration", *digest.columns, "standing"), digest.trials))
     if digest.failures:
-        yield from ("", "## Failed trials", "", *_table(("configuration", "why"), digest.failures))
+        yield from (
+            "",
+            "## Failed trials",
+            "",
+            *table_lines(("configuration", "why"), digest.failures),
+        )
     if picks and source:
         yield from _deploy(source)
 
@@ -55,7 +60,7 @@ def _lines(digest: Digest, source: str) -> Iterator[str]:
 def _picks(picks: Sequence[PickDigest], columns: Sequence[str]) -> Iterator[str]:
     rows = [(each.title, each.label, *each.values, each.doubt or "–") for each in picks]
     yield from ("", "## Picks")
-    yield from ("", *_table(("pick", "configuration", *columns, "how sure"), rows))
+    yield from ("", *table_lines(("pick", "configuration", *columns, "how sure"), rows))
     first, *others = picks
     yield from ("", f"**Why {escaped(first.label)}**", "")
     yield from (f"- {escaped(reason)}" for reason in first.reasons)
@@ -79,7 +84,7 @@ def _deploy(source: str) -> Iterator[str]:
     )
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def table_lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     yield _row(heads)
     yield "|" + "---|" * len(heads)
     yield from map(_row, rows)

@@ -1,8 +1,7 @@
 """Differences between two runs: the same configuration's results in both, with their doubt.
 
-The runs are independent, so the logarithm of the ratio of two values reaches as far as the root of
-the sum of squares of the two values' own reaches (as in `search.ties`). Without an interval of
-both there is none of the difference, and nothing says whether it is more than noise.
+The interval of a difference is that of two independent runs (`metrics.differences`). Without an
+interval of both there is none of the difference, and nothing says whether it is more than noise.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from servetune.metrics import interval_of
+from servetune.metrics.differences import Ends, joined_reach
 from servetune.metrics.results import ResultFields
 from servetune.report.comparison import COMPARED, PredictionPair, pairs_between
 from servetune.report.quantities import quantity_value
 from servetune.store.schema import TrialRecord
-
-Ends = tuple[float | None, float | None]
 
 
 class RunDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,8 +80,8 @@ def _differences(pair: PredictionPair) -> Iterator[RunDifference]:
         own, other = (
             _ends(results, quantity, statistic) for results in (pair.predicted, pair.measured)
         )
-        low = _reach((here, own[0]), (there, other[1]))
-        high = _reach((here, own[1]), (there, other[0]))
+        low = joined_reach((here, own[0]), (there, other[1]))
+        high = joined_reach((here, own[1]), (there, other[0]))
         ratio = here / there
         change_low = None if low is None else ratio / math.exp(low) - 1
         change_high = None if high is None else ratio * math.exp(high) - 1
@@ -105,12 +103,6 @@ def _differences(pair: PredictionPair) -> Iterator[RunDifference]:
 
 def _ends(results: ResultFields, quantity: str, statistic: str) -> Ends:
     return interval_of(results, quantity, statistic) or (None, None)
-
-
-def _reach(*pairs: tuple[float, float | None]) -> float | None:
-    """Reach of the logarithm of a ratio towards one end; `None` where an end is not known."""
-    reaches = [math.log(end / value) for value, end in pairs if end is not None and end > 0]
-    return math.hypot(*reaches) if len(reaches) == len(pairs) else None
 
 
 def _told_apart(change: float, low: float | None, high: float | None) -> bool | None:

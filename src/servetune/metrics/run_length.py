@@ -1,0 +1,58 @@
+"""Run length that a comparison needs: repeats of a run, by how far repeats differ.
+
+The rule of a gate (`metrics.gate`) fails a difference that is told apart from none and past half of
+the threshold. `runs_for` is the smallest number of runs with which it fails a true difference of
+the threshold in at least `POWER` of comparisons.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+from servetune.metrics.differences import LEVEL, POWER, scipy_part, t_quantile
+
+#: Fewest and most runs of each side that are recommended.
+LEAST_RUNS, MOST_RUNS = 5, 200
+#: Standard errors of an effect that is always told.
+_CERTAIN = 30
+#: Confidence that the spread of runs is no larger than planned with.
+_SPREAD_LEVEL = 0.8
+
+
+def power_of(effect: float, spread: float, runs: int, *, paired: bool, tests: int = 1) -> float:
+    """Probability with which a true difference of the threshold's size is failed, at least.
+
+    Args:
+        effect: Difference of logarithms, which is also the threshold.
+        spread: Standard deviation of the logarithm from run to run; of pairs, of their differences.
+        runs: Runs of each side.
+        paired: Whether they are pairs.
+        tests: Number of tests that share the probability of a false alarm.
+    """
+    freedom = runs - 1 if paired else 2 * runs - 2
+    error = spread * math.sqrt((1 if paired else 2) / runs)
+    if effect > _CERTAIN * error:  # beyond what SciPy's distribution computes
+        return 1.0
+    needed = t_quantile(1 - (1 - LEVEL) / 2 / tests, freedom)
+    told = 1 - float(scipy_part("special").nctdtr(freedom, effect / error, needed))
+    past_half = NormalDist().cdf(effect / 2 / error)
+    return max(0.0, told + past_half - 1)
+
+
+def runs_for(
+    effect: float, spread: float, *, paired: bool, tests: int = 1, least: int = LEAST_RUNS
+) -> int | None:
+    """Smallest number of runs of each side with `POWER`; `None` where `MOST_RUNS` do not do."""
+    for runs in range(least, MOST_RUNS + 1):
+        if power_of(effect, spread, runs, paired=paired, tests=tests) >= POWER:
+            return runs
+    return None
+
+
+def likely_most(spread: float, freedom: float) -> float:
+    """Spread that the true one does not exceed in 80% of cases, for one estimated by few runs."""
+    if math.isinf(freedom):
+        return spread
+    chi_square = 2 * float(scipy_part("special").gammaincinv(freedom / 2, 1 - _SPREAD_LEVEL))
+    return spread * math.sqrt(freedom / chi_square)

@@ -1,0 +1,522 @@
+"""Comparison of the runs of two sides: changes by configuration, a gate's verdicts, run lengths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+import msgspec
+
+from servetune.errors import InputError
+from servetune.json_value import JsonObject
+from servetune.metrics.differences import LEAST_FREEDOM, LEAST_PAIRS, Difference
+from servetune.metrics.gate import (
+    USUAL,
+    GateCondition,
+    GateTest,
+    GateVerdict,
+    judge_gate,
+    parse_gate,
+)
+from servetune.metrics.resampled import LEAST_BEYOND
+from servetune.metrics.run_length import MOST_RUNS, likely_most, runs_for
+from servetune.report.alignment import Aligned, align, telling_settings
+from servetune.report.changes import (
+    TOLERANCE,
+    MetricChange,
+    RunResults,
+    changes,
+    difference_in,
+    judged,
+)
+from servetune.report.ranking import label_of
+from servetune.store.schema import TrialRecord
+
+#: Relative standard deviation from run to run that is assumed where one run a side cannot show it.
+ASSUMED_SPREAD = 0.01
+
+
+class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Run of one side.
+
+    Attributes:
+        record: Record.
+        reaches: Doubt of each metric by its requests, as of `changes.RunResults`.
+    """
+
+    record: TrialRecord
+    reaches: dict[str, float] | None = None
+
+    @property
+    def figures(self) -> RunResults:
+        """Results with the doubt of each metric."""
+        return RunResults(results=self.record.results, reaches=self.reaches)
+
+
+class RunLength(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs with which a condition fails a true difference of its threshold in 90% of comparisons.
+
+    Attributes:
+        condition: Condition in the grammar of a gate.
+        runs: Runs of each side; `None` where `MOST_RUNS` do not do.
+        requests: Requests of each run.
+        paired: Whether the number is for pairs of runs with equal seeds.
+        spread_fraction: Relative standard deviation from run to run that was planned with.
+        assumed: Whether that is partly an assumption, as one run does not show it.
+    """
+
+    condition: str
+    runs: int | None
+    requests: int
+    paired: bool
+    spread_fraction: float
+    assumed: bool
+
+    @property
+    def words(self) -> str:
+        """Runs and requests in words, without the condition."""
+        why = f"for {'pairs' if self.paired else 'runs'} that differ by {self.spread_fraction:.1%}"
+        why += ", part of which is assumed" if self.assumed else ""
+        if self.runs is None:
+            seeds = "" if self.paired else ", or the same seeds on both sides"
+            return f"more than {MOST_RUNS} runs a side {why}: quieter machines, longer runs{seeds}"
+        of = "pairs of runs with equal seeds" if self.paired else "runs a side"
+        return f"{self.runs} {of}, {self.requests:,} requests each, {why}"
+
+    def __str__(self) -> str:
+        return f"{self.condition}: {self.words}"
+
+
+class GateOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """Verdict of one condition of the gate on one configuration.
+
+    Attributes:
+        condition: Condition in the grammar.
+        configuration: Label of the configuration.
+        verdict: Verdict.
+        change_fraction: Relative change; of the share of failed requests the difference.
+        change_low: Lower end of its 95% interval.
+        change_high: Upper end.
+        chance: Probability of so bad a change where nothing changed, all conditions counted.
+        needed: Number of runs and requests that would tell.
+    """
+
+    condition: str
+    configuration: str
+    verdict: GateVerdict
+    change_fraction: float | None
+    change_low: float | None
+    change_high: float | None
+    chance: float | None
+    needed: RunLength | None = None
+
+    def __str__(self) -> str:
+        change = change_text(self.change_fraction, self.change_low, self.change_high)
+        told = f"{self.verdict}: {self.condition}, changed {change}"
+        if self.verdict == "cannot tell" and self.needed is not None:
+            told += f"; would be told by {self.needed.words}"
+        return told
+
+
+class ComparedConfiguration(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes of one configuration.
+
+    Attributes:
+        label: Settings that tell it from the others.
+        base_runs: Number of its runs before.
+        new_runs: Number of its runs now.
+        paired: Whether runs with equal seeds were compared pair by pair.
+        requests: Requests of a run, on average.
+        differences: Settings and facts that differ, as `name: before → now`.
+        rows: Changes.
+    """
+
+    label: str
+    base_runs: int
+    new_runs: int
+    paired: bool
+    requests: int
+    differences: tuple[str, ...]
+    rows: tuple[MetricChange, ...]
+
+
+class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Comparison of two sides.
+
+    Attributes:
+        configurations: Configurations of both sides.
+        only_base: Configurations without a partner among the new runs.
+        only_new: Configurations without a partner among the base runs.
+        broken: Configurations of which the new runs failed and the base runs did not, with why.
+        gate: Verdicts of the gate; empty without one.
+        run_lengths: Numbers of runs and requests that tell the gate's differences, or the usual
+            ones without a gate.
+        notes: Remarks on what the comparison rests on.
+    """
+
+    configurations: tuple[ComparedConfiguration, ...]
+    only_base: tuple[str, ...] = ()
+    only_new: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+    gate: tuple[GateOutcome, ...] = ()
+    run_lengths: tuple[RunLength, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether a condition of the gate failed, or a configuration no longer runs."""
+        return any(each.verdict == "failed" for each in self.gate) or bool(
+            self.gate and self.broken
+        )
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the runs cannot tell about a condition of the gate."""
+        return any(each.verdict == "cannot tell" for each in self.gate)
+
+    @property
+    def words(self) -> str:
+        """Verdict as a sentence."""
+        parts = []
+        for verdict in ("worse", "better"):
+            names = [
+                f"{row.name}{f' ({each.label})' if len(self.configurations) > 1 else ''}"
+                for each in self.configurations
+                for row in each.rows
+                if row.verdict == verdict
+            ]
+            if names:
+                further = f" and {len(names) - 6} more" if len(names) > 6 else ""
+                parts.append(f"{verdict}: {', '.join(names[:6])}{further}")
+        if self.broken:
+            parts.append(f"no longer runs: {'; '.join(self.broken)}")
+        if not parts and not self.failed:
+            parts.append("no difference is told apart from chance")
+        if self.gate:
+            bad = sum(each.verdict == "failed" for each in self.gate)
+            open_ones = sum(each.verdict == "cannot tell" for each in self.gate)
+            gate = "failed" if self.failed else "cannot tell" if open_ones else "passed"
+            detail = f" ({bad} failed, {open_ones} cannot tell, of {len(self.gate)})"
+            parts.append(f"gate {gate}{detail}")
+        return "; ".join(parts)
+
+    def to_json(self) -> JsonObject:
+        """Plain values for JSON."""
+        raw: JsonObject = msgspec.to_builtins(self)
+        return {**raw, "verdict": self.words, "failed": self.failed, "undecided": self.undecided}
+
+
+def compare_runs(
+    base: Sequence[ComparedRun],
+    new: Sequence[ComparedRun],
+    *,
+    gate: tuple[GateCondition, ...] = (),
+    tolerance: float | None = None,
+    ignore_workload: bool = False,
+) -> RunComparison:
+    """Compare the runs of two sides.
+
+    Args:
+        base: Runs before that ended well; at least one.
+        new: Runs now that ended well; at least one.
+        gate: Conditions of the gate.
+        tolerance: Relative difference treated as noise; `TOLERANCE` where a side has one run,
+            none where omitted and runs are repeated.
+        ignore_workload: Whether runs of different loads are compared, too.
+
+    Raises:
+        InputError: Nothing can be aligned.
+    """
+    require_one_kind([run.record for run in base], [run.record for run in new])
+    aligned = align(
+        [run.record for run in base], [run.record for run in new], ignore_workload=ignore_workload
+    )
+    sides = [
+        ([base[place] for place in pair.base], [new[place] for place in pair.new])
+        for pair in aligned.pairs
+    ]
+    noise = [_noise(*side, tolerance) for side in sides]
+    conditions = gate or parse_gate(USUAL)
+    rows, tested = [], []
+    for pair, (was, now), band in zip(aligned.pairs, sides, noise, strict=True):
+        figures = [run.figures for run in was], [run.figures for run in now]
+        rows.append(changes(*figures, paired=pair.paired, band=band or TOLERANCE))
+        tested += [(condition, _difference(condition, *figures, pair)) for condition in conditions]
+    flat = [(row, band) for each, band in zip(rows, noise, strict=True) for row in each]
+    verdicts = iter(judged([row for row, _ in flat], [band for _, band in flat]))
+    configurations = tuple(
+        ComparedConfiguration(
+            label=pair.label,
+            base_runs=len(was),
+            new_runs=len(now),
+            paired=pair.paired,
+            requests=_requests([*was, *now]),
+            differences=pair.differences,
+            rows=tuple(next(verdicts) for _ in own),
+        )
+        for pair, (was, now), own in zip(aligned.pairs, sides, rows, strict=True)
+    )
+    lengths = [
+        _length(condition, difference, configurations[number // len(conditions)], len(tested))
+        for number, (condition, difference) in enumerate(tested)
+    ]
+    # The tolerance is that of the configuration with the fewest runs: one gate, one rule.
+    outcomes = judge_gate(tested, max(noise)) if gate else []
+    return RunComparison(
+        configurations=configurations,
+        only_base=aligned.only_base,
+        only_new=aligned.only_new,
+        gate=tuple(
+            _outcome(test, configurations[number // len(conditions)].label, lengths[number])
+            for number, test in enumerate(outcomes)
+        ),
+        run_lengths=tuple(_longest(lengths)),
+        notes=tuple(_notes(aligned.pairs, sides, aligned.load_differences, tolerance)),
+    )
+
+
+def plan_run(
+    runs: Sequence[ComparedRun], conditions: tuple[GateCondition, ...]
+) -> tuple[RunLength, ...]:
+    """Run length of each condition, by the runs of one side: the longest of its configurations."""
+    aligned = align([run.record for run in runs], [run.record for run in runs])
+    lengths = []
+    tests = len(aligned.pairs) * len(conditions)
+    for pair in aligned.pairs:
+        own = [runs[place] for place in pair.base]
+        for condition in conditions:
+            found = _spread_of(condition, [run.figures for run in own])
+            if found is not None:
+                lengths.append(_length_of(condition, *found, _requests(own), tests, paired=False))
+    if not lengths:
+        raise InputError(
+            f"the runs have no value of {', '.join(each.label for each in conditions)}",
+            hint="name other metrics with --fail-on",
+        )
+    return tuple(_longest(lengths))
+
+
+def require_one_kind(base: Sequence[TrialRecord], new: Sequence[TrialRecord]) -> None:
+    """Refuse simulated runs beside measured ones.
+
+    Raises:
+        InputError: One is simulated and another is not.
+    """
+    kinds = [{record.simulated for record in side} for side in (base, new)]
+    if len(kinds[0] | kinds[1]) > 1:
+        names = {
+            frozenset({True}): "simulated",
+            frozenset({False}): "measured",
+        }
+        was, now = (names.get(frozenset(kind), "partly simulated") for kind in kinds)
+        raise InputError(
+            f"BASE is {was} and NEW is {now}: a difference would be the simulation's error",
+            hint="servetune simulate --compare FILE shows measured trials beside their simulation",
+        )
+
+
+def change_text(change: float | None, low: float | None, high: float | None) -> str:
+    """Change with its interval: `-3.1% [-4.0%, -2.2%]`."""
+    if change is None:
+        return "by an unknown amount"
+    if low is None and high is None:
+        return f"{change:+.1%} [?]"
+    ends = ("?" if end is None else f"{end:+.1%}" for end in (low, high))
+    return f"{change:+.1%} [{', '.join(ends)}]"
+
+
+def _noise(
+    base: Sequence[ComparedRun], new: Sequence[ComparedRun], tolerance: float | None
+) -> float:
+    if tolerance is not None:
+        return tolerance
+    return 0.0 if len(base) + len(new) - 2 >= LEAST_FREEDOM else TOLERANCE
+
+
+def _difference(
+    condition: GateCondition,
+    base: Sequence[RunResults],
+    new: Sequence[RunResults],
+    pair: Aligned,
+) -> Difference:
+    return difference_in(base, new, condition.metric, condition.statistic, paired=pair.paired)
+
+
+def _outcome(test: GateTest, label: str, needed: RunLength | None) -> GateOutcome:
+    return GateOutcome(
+        condition=test.condition.label,
+        configuration=label,
+        verdict=test.verdict,
+        change_fraction=test.difference.change,
+        change_low=test.difference.low,
+        change_high=test.difference.high,
+        chance=test.chance,
+        needed=needed,
+    )
+
+
+def _length(
+    condition: GateCondition, difference: Difference, of: ComparedConfiguration, tests: int
+) -> RunLength | None:
+    """Run length by a difference that was found; `None` where it has no error."""
+    if difference.error is None or difference.absolute:
+        return None
+    paired = difference.method == "pairs of runs"
+    if paired:
+        spread, freedom = difference.error * math.sqrt(of.base_runs), difference.freedom
+    else:
+        spread = difference.error / math.sqrt(1 / of.base_runs + 1 / of.new_runs)
+        freedom = difference.freedom
+    assumed = difference.method == "requests"
+    if assumed:
+        spread = math.hypot(spread, ASSUMED_SPREAD)
+    threshold = condition.threshold(difference)
+    if threshold is None:
+        return None
+    effect = abs(difference.scaled(threshold))
+    return _length_of(condition, effect, spread, freedom, of.requests, tests, paired=paired)
+
+
+def _spread_of(
+    condition: GateCondition, runs: Sequence[RunResults]
+) -> tuple[float, float, float] | None:
+    """Effect, spread and its degrees of freedom by the runs of one side."""
+    figures = [run.figure(condition.metric, condition.statistic, None) for run in runs]
+    values = [each.value for each in figures if each is not None and each.value > 0]
+    if not values:
+        return None
+    base = Difference(base=fmean(values), new=None)
+    threshold = condition.threshold(base)
+    assert threshold is not None
+    effect = abs(base.scaled(threshold))
+    if len(values) > 1:
+        logs = [math.log(value) for value in values]
+        middle = fmean(logs)
+        freedom = len(logs) - 1
+        return effect, math.sqrt(sum((each - middle) ** 2 for each in logs) / freedom), freedom
+    single = difference_in(runs, runs, condition.metric, condition.statistic)
+    if single.error is None:
+        return None
+    return effect, math.hypot(single.error / math.sqrt(2), ASSUMED_SPREAD), math.inf
+
+
+def _length_of(
+    condition: GateCondition,
+    effect: float,
+    spread: float,
+    freedom: float,
+    requests: int,
+    tests: int,
+    *,
+    paired: bool,
+) -> RunLength:
+    spread = likely_most(spread, freedom)
+    return RunLength(
+        condition=condition.label,
+        runs=runs_for(effect, spread, paired=paired, tests=tests),
+        requests=max(requests, _least_requests(condition)),
+        paired=paired,
+        spread_fraction=math.expm1(spread),
+        assumed=math.isinf(freedom),
+    )
+
+
+def _least_requests(condition: GateCondition) -> int:
+    """Requests of which so many are beyond a percentile that it is no extreme value."""
+    if not condition.statistic.startswith("p"):
+        return 0
+    beyond = 1 - float(condition.statistic[1:]) / 100
+    return math.ceil(round(LEAST_BEYOND / max(beyond, 1e-3), 6))
+
+
+def _longest(lengths: Sequence[RunLength | None]) -> Iterator[RunLength]:
+    """The longest of each condition."""
+    by_condition: dict[str, RunLength] = {}
+    for each in lengths:
+        if each is None:
+            continue
+        known = by_condition.get(each.condition)
+        if known is None or (each.runs or math.inf) > (known.runs or math.inf):
+            by_condition[each.condition] = each
+    yield from by_condition.values()
+
+
+def _requests(runs: Sequence[ComparedRun]) -> int:
+    counts = [run.record.results.completed or 0 for run in runs]
+    return round(fmean(counts)) if counts else 0
+
+
+def _notes(
+    pairs: Sequence[Aligned],
+    sides: Sequence[tuple[Sequence[ComparedRun], Sequence[ComparedRun]]],
+    load_differences: Sequence[str],
+    tolerance: float | None,
+) -> Iterator[str]:
+    if load_differences:
+        yield f"the loads differ ({'; '.join(load_differences)}): the figures are of different work"
+    single = [side for side in sides if len(side[0]) + len(side[1]) - 2 < LEAST_FREEDOM]
+    if single:
+        noise = TOLERANCE if tolerance is None else tolerance
+        yield (
+            "one run a side shows nothing of what differs from run to run: differences up to "
+            f"{noise:.1%} count as noise; repeat both, in turn"
+        )
+        runs = [run for side in single for half in side for run in half]
+        if any(run.reaches is None for run in runs):
+            silent = [run for run in runs if run.reaches is None and run.record.results.intervals]
+            yield (
+                "no requests beside a run: the sampling intervals of its record are used"
+                if silent
+                else f"a record has no sampling intervals: ±{noise:.1%} is assumed of means and "
+                "medians, and tails cannot be told"
+            )
+    every = [run.record for side in sides for half in side for run in half]
+    foreign = [record.servetune_schema is None for record in every]
+    if any(foreign) and not all(foreign):
+        yield "one side is of another tool, which may define its metrics otherwise"
+    versions = sorted({str(record.provenance.get("servetune")) for record in every} - {"None"})
+    if len(versions) > 1:
+        yield (
+            f"the sides are of servetune {' and '.join(versions)}: read the changelog for changed "
+            "metrics"
+        )
+    if any(record.simulated for record in every):
+        yield "SIMULATED: no model ran on either side"
+    interrupted = sum(bool(record.results.interrupted) for record in every)
+    if interrupted:
+        yield f"{interrupted} of the runs were interrupted: their load was another one"
+    if not single and not any(pair.paired and len(pair.base) >= LEAST_PAIRS for pair in pairs):
+        yield (
+            f"no {LEAST_PAIRS} pairs of runs with equal seeds: what lengths and arrivals do is "
+            "part of the noise; give bench --seed 1, 2, ... on both sides"
+        )
+    if not single and not any(_interleaved(*side) for side in sides) and _timed(every):
+        yield (
+            "all runs of one side were made before the other's: what changed in between is part of "
+            "the difference; run them in turn"
+        )
+
+
+def _timed(records: Sequence[TrialRecord]) -> bool:
+    return all(record.provenance.get("started_at") for record in records)
+
+
+def _interleaved(base: Sequence[ComparedRun], new: Sequence[ComparedRun]) -> bool:
+    """Whether the times at which the two sides were run overlap."""
+    was, now = (
+        sorted(str(run.record.provenance.get("started_at") or "") for run in side)
+        for side in (base, new)
+    )
+    return was[0] <= now[-1] and now[0] <= was[-1]
+
+
+def failed_configurations(base: Sequence[TrialRecord], new: Sequence[TrialRecord]) -> Iterator[str]:
+    """New runs that failed, where the base has runs that did not, with the reason."""
+    failed = [record for record in new if record.status != "ok"]
+    if not failed or not any(record.status == "ok" for record in base):
+        return
+    names = telling_settings([*base, *new])
+    for record in failed:
+        reason = record.failure.reason if record.failure else "no reason is recorded"
+        yield f"{label_of(record, names)} ({reason})"

@@ -1,0 +1,62 @@
+"""Sampling error of one run, by its requests."""
+
+import math
+from array import array
+
+import numpy as np
+
+from servetune.metrics.record import Record
+from servetune.metrics.resampled import resampled_reaches
+
+
+def run(rng, count=1000, memory=0.0, tokens=3):
+    """Requests whose logarithm of the time to first token is correlated with the one before."""
+    steps = rng.normal(size=count)
+    for place in range(1, count):
+        steps[place] = memory * steps[place - 1] + math.sqrt(1 - memory**2) * steps[place]
+    records = []
+    for index, step in enumerate(steps):
+        due_s = 0.1 * index
+        first_s = due_s + 0.1 * math.exp(0.5 * step)
+        times_s = first_s + 0.01 * np.arange(tokens)
+        records.append(
+            Record(
+                index=index,
+                input_tokens=10,
+                output_tokens=tokens,
+                due_s=due_s,
+                sent_s=due_s,
+                end_s=float(times_s[-1]),
+                chunk_times_s=array("d", times_s),
+            )
+        )
+    return records
+
+
+def test_requests_that_share_a_queue_are_not_counted_as_independent():
+    rng, held, alone = np.random.default_rng(5), 0, 0
+    truth = math.log(0.1 * math.exp(0.125))
+    for _ in range(16):
+        records = run(rng, memory=0.8)
+        values = np.array([record.ttft_s for record in records])
+        off = abs(math.log(values.mean()) - truth)
+        held += off <= resampled_reaches(records)["mean_ttft_ms"]
+        alone += off <= 1.96 * values.std() / math.sqrt(len(values)) / values.mean()
+    assert held >= 13
+    assert alone <= 12
+
+
+def test_a_metric_of_too_few_requests_has_no_reach():
+    records = run(np.random.default_rng(6), count=300)
+    reaches = resampled_reaches(records)
+    assert "p99_ttft_ms" not in reaches
+    assert 0 < reaches["median_ttft_ms"] < 0.2
+    assert resampled_reaches(records[:50]) == {}
+
+
+def test_a_steady_rate_is_known_well_and_equal_requests_give_equal_reaches():
+    records = run(np.random.default_rng(7))
+    reaches = resampled_reaches(records)
+    assert reaches["output_throughput"] < 0.01
+    assert reaches == resampled_reaches(records)
+    assert reaches["mean_itl_ms"] < 1e-6  # every gap is 10 ms
