@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from servetune.api.layout_study import ComparedLayouts, StudyLayouts, study_layouts
     from servetune.api.pages import Ui, serve_ui
     from servetune.api.request import Request, fields_of, schema
+    from servetune.api.runs_export import ExportedRuns, ExportRuns, export_runs
+    from servetune.api.runs_sql import QueryAnswer, QueryRuns, query_runs
     from servetune.api.shared_options import Machine
     from servetune.api.simulated_comparison import SimulationComparison
     from servetune.api.simulation import (
@@ -103,6 +105,8 @@ __all__ = [
     "EndpointStatus",
     "Estimate",
     "Estimation",
+    "ExportRuns",
+    "ExportedRuns",
     "Finding",
     "KeptResult",
     "KserveDeployment",
@@ -113,6 +117,8 @@ __all__ = [
     "Orphans",
     "Pick",
     "PlannedServer",
+    "QueryAnswer",
+    "QueryRuns",
     "Ranking",
     "Recommend",
     "Rendered",
@@ -147,10 +153,12 @@ __all__ = [
     "delete",
     "doctor",
     "estimate",
+    "export_runs",
     "fields_of",
     "logs",
     "orphans",
     "plan_staging",
+    "query_runs",
     "read",
     "recommend",
     "render",
@@ -186,6 +194,8 @@ _NAMES: Mapping[str, str] = {
     "layout_study": "ComparedLayouts StudyLayouts study_layouts",
     "pages": "Ui serve_ui",
     "request": "Request fields_of schema",
+    "runs_export": "ExportRuns ExportedRuns export_runs",
+    "runs_sql": "QueryAnswer QueryRuns query_runs",
     "shared_options": "Machine",
     "simulated_comparison": "SimulationComparison",
     "simulation": "Simulation SimulationProgress SimulationResult simulate",
