@@ -179,7 +179,11 @@ def test_what_s3_refuses_is_one_line_with_the_next_step(aws, journal, monkeypatc
         api.export_runs(journal, to="s3://no-such/results")
     iam = boto3.client("iam", region_name=REGION)
     iam.create_user(UserName="reader")
-    may = {"Effect": "Allow", "Action": ["s3:ListBucket", "s3:HeadBucket", "s3:GetObject"], "Resource": "*"}
+    may = {
+        "Effect": "Allow",
+        "Action": ["s3:ListBucket", "s3:HeadBucket", "s3:GetObject"],
+        "Resource": "*",
+    }
     policy = json.dumps({"Version": "2012-10-17", "Statement": [may]})
     iam.put_user_policy(UserName="reader", PolicyName="read", PolicyDocument=policy)
     key = iam.create_access_key(UserName="reader")["AccessKey"]
@@ -188,7 +192,7 @@ def test_what_s3_refuses_is_one_line_with_the_next_step(aws, journal, monkeypatc
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key["SecretAccessKey"])
     checked_from(moto_address, b"0")
     try:
-        with pytest.raises(DeployError, match="(HeadBucket|PutObject) was refused") as error:
+        with pytest.raises(DeployError, match=r"(HeadBucket|PutObject) was refused") as error:
             api.export_runs(journal, to="s3://lake/results")
     finally:
         checked_from(moto_address, b"inf")

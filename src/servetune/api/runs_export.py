@@ -56,10 +56,10 @@ class ExportRuns(Request, frozen=True, kw_only=True):
         str | None,
         option("Project of the trials.", metavar="NAME", default="the journal's name"),
     ] = None
-    target: Annotated[
+    deployment_target: Annotated[
         str | None,
         option(
-            "Target of the measured trials.",
+            "Deployment target of the measured trials.",
             metavar="NAME",
             default="realtime-inference for SageMaker, url for other servers, else local",
         ),
@@ -181,7 +181,9 @@ def _read(request: ExportRuns) -> list[JournalRows]:
     if not request.sources:
         raise InputError("an export needs a source", hint="give the .jsonl of a run, or its folder")
     facts = RowOptions(
-        project=request.project, target=request.target, instance_count=request.instance_count
+        project=request.project,
+        target=request.deployment_target,
+        instance_count=request.instance_count,
     )
     return read_rows(request.sources, options=facts, rent=request.rent)
 

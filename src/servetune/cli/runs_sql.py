@@ -20,9 +20,9 @@ def sql(request: api.QueryRuns, *, as_json: bool) -> int:
     requests that are kept beside the journals. Only reads.
 
     \b
-    servetune runs sql "SELECT instance, max(output_token_throughput_tps) FROM results GROUP BY 1"
+    servetune runs sql "SELECT kind, count(*) FROM results GROUP BY kind" out lake
     servetune runs sql "DESCRIBE results" results
-    servetune runs sql "SELECT count(*) FROM benchmark_results" --athena --database mlcc_ci
+    servetune runs sql "SELECT count(*) FROM benchmark_results" --athena
     """  # noqa: D301 - click reads the backspace as "keep these lines"
     answer = api.query_runs(request)
     if as_json:
