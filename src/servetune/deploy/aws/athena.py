@@ -14,7 +14,7 @@ from servetune.errors import DeployError
 from servetune.json_value import JsonObject
 
 USD_PER_TB = 5.0
-"""Price of what a query scans (aws.amazon.com/athena/pricing, us-east-1, read in 2026)."""
+"""Price of what a query scans (aws.amazon.com/athena/pricing, us-east-1)."""
 LEAST_BILLED_BYTES = 10 * 10**6
 """Bytes that a query is billed for at least (same source)."""
 
