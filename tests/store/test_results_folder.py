@@ -84,6 +84,15 @@ def test_a_trial_whose_partition_changes_is_not_there_twice(tmp_path):
     assert ids(tmp_path) == ["1", "2"]
 
 
+def test_a_trial_that_its_run_measured_again_replaces_the_earlier(tmp_path):
+    earlier = rows("1", trial_key="k", run_timestamp="2026-01-01", status="failed")
+    export(earlier + rows("2", trial_key="l"), tmp_path)
+    later = rows("3", trial_key="k", run_timestamp="2026-01-02")
+    export(later, tmp_path)
+    assert ids(tmp_path) == ["2", "3"]
+    assert [each.state for each in export(later, tmp_path)] == ["unchanged"]
+
+
 def test_two_exports_at_once_lose_no_trial_of_either(tmp_path):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda name: export(rows(name), tmp_path), "1234"))

@@ -187,12 +187,30 @@ def _unknown_as_text(table: pa.Table) -> pa.Table:
 def merged(existing: pa.Table, new: pa.Table) -> pa.Table:
     """Rows of a file after an export: those of the export, and others that it has.
 
+    A trial that its journal has again, such as a failed one that was retried, replaces the earlier.
     Where a later servetune wrote the file, whose columns are not all known here, a trial that it
     has keeps its row.
     """
     newer = set(existing.column_names) - TYPES.keys()
-    first, second = (existing, new) if newer else (new, existing)
+    first, second = (existing, new) if newer else (new, _not_superseded(existing, new))
     return union([first, second]).drop_columns([each.name for each in PARTITIONS])
+
+
+def _not_superseded(existing: pa.Table, new: pa.Table) -> pa.Table:
+    """Rows of a run whose settings it has not measured since."""
+    import pyarrow as pa
+
+    if not {"trial_key", "run_timestamp"} <= set(existing.column_names):
+        return existing
+
+    def measured(table: pa.Table) -> list[tuple[str | None, str]]:
+        keys, times = table.column("trial_key"), table.column("run_timestamp")
+        began = (time or "" for time in times.to_pylist())
+        return list(zip(keys.to_pylist(), began, strict=True))
+
+    last = {key: began for key, began in measured(new) if key is not None}
+    keep = [key not in last or began > last[key] for key, began in measured(existing)]
+    return existing.filter(pa.array(keep, type=pa.bool_()))
 
 
 def without_trials(table: pa.Table, trial_ids: set[str]) -> pa.Table:
