@@ -89,6 +89,8 @@ if TYPE_CHECKING:
         show_run,
         tag_run,
     )
+    from servetune.api.runs_export import ExportedRuns, ExportRuns, export_runs
+    from servetune.api.runs_sql import QueryAnswer, QueryRuns, query_runs
     from servetune.api.shared_options import Machine
     from servetune.api.simulated_comparison import SimulationComparison
     from servetune.api.simulation import (
@@ -139,6 +141,8 @@ __all__ = [
     "Estimation",
     "Explain",
     "Explanation",
+    "ExportRuns",
+    "ExportedRuns",
     "Finding",
     "Follow",
     "KeptResult",
@@ -156,6 +160,8 @@ __all__ = [
     "Pick",
     "PlannedServer",
     "PlannedTime",
+    "QueryAnswer",
+    "QueryRuns",
     "Ranking",
     "RebuildRuns",
     "Rebuilt",
@@ -204,6 +210,7 @@ __all__ = [
     "doctor",
     "estimate",
     "explain",
+    "export_runs",
     "fields_of",
     "follow",
     "list_deployments",
@@ -214,6 +221,7 @@ __all__ = [
     "orphans",
     "plan_staging",
     "planned_time",
+    "query_runs",
     "read",
     "rebuild_runs",
     "recommend",
@@ -270,6 +278,8 @@ _NAMES: Mapping[str, str] = {
         "ListRuns RebuildRuns Rebuilt RemoveRun RunDetails RunList ShowRun TagRun list_runs "
         "rebuild_runs remove_run show_run tag_run"
     ),
+    "runs_export": "ExportRuns ExportedRuns export_runs",
+    "runs_sql": "QueryAnswer QueryRuns query_runs",
     "shared_options": "Machine",
     "simulated_comparison": "SimulationComparison",
     "simulation": "Simulation SimulationProgress SimulationResult simulate",

@@ -39,6 +39,7 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "Measure or simulate many configurations.",
         ),
         "report": ("servetune.cli.report:report", "Write summary and dashboard of a journal."),
+        "runs": ("servetune.cli.runs:runs", "Export and query results of finished runs."),
         "ui": ("servetune.cli.ui:ui", "Serve pages that follow running trials."),
         "mcp": ("servetune.cli.mcp:mcp", "Serve tools to agents (Model Context Protocol)."),
         "recommend": (

@@ -1,4 +1,4 @@
-"""`servetune runs`: runs and deployments of this machine, and `servetune register`."""
+"""`servetune runs`: runs and deployments of this machine, their results, and `servetune register`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import sys
 import click
 
 from servetune import api
+from servetune.cli.compare import compare
 from servetune.cli.derive import verb
 from servetune.cli.output import echo, print_json
+from servetune.cli.runs_export import export
+from servetune.cli.runs_sql import sql
 from servetune.report import console, deployments_table, runs_table
 
 
 @click.group()
 def runs() -> None:
-    """List, show, tag and remove the runs of this machine, and list its deployments."""
+    """List, show, compare, export and query the runs of this machine, and its deployments."""
 
 
 @verb(api.ListRuns, json=True)
@@ -134,6 +137,5 @@ def _at_terminal() -> bool:
 
 
 list_.name = "list"
-# `compare` of cli/compare.py becomes `runs compare` here: one more command of this group.
-for each in (list_, show, tag, rm, rebuild, deployments):
+for each in (list_, show, tag, compare, rm, rebuild, deployments, export, sql):
     runs.add_command(each)

@@ -6,6 +6,7 @@ from servetune.store.artifacts import (
     Artifacts,
     read_json,
     require_regular,
+    write_bytes,
     write_pieces,
     write_text,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "require_regular",
     "take_order",
     "trial_key",
+    "write_bytes",
     "write_csv",
     "write_order",
     "write_parquet",

@@ -147,6 +147,20 @@ def write_pieces(path: Path, pieces: Iterable[str], *, lasting: bool = True) -> 
     Raises:
         StoreError: It could not be written; an older file is unchanged.
     """
+    encoded = (piece.encode() for piece in pieces)
+    _write(path, encoded, lasting=lasting)
+
+
+def write_bytes(path: Path, content: bytes, *, lasting: bool = True) -> None:
+    """Write a file that is no text, whole or not at all; see `write_text`.
+
+    Raises:
+        StoreError: It could not be written; an older file is unchanged.
+    """
+    _write(path, (content,), lasting=lasting)
+
+
+def _write(path: Path, pieces: Iterable[bytes], *, lasting: bool) -> None:
     require_regular(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +169,7 @@ def write_pieces(path: Path, pieces: Iterable[str], *, lasting: bool = True) -> 
         raise StoreError(f"cannot write {path}: {error.strerror}", hint=_ELSEWHERE) from None
     scratch = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "wb") as file:
             file.writelines(pieces)
             file.flush()
             if lasting:

@@ -245,10 +245,11 @@ def write_requests_parquet(path: Path, records: Sequence[Record]) -> None:
     Raises:
         StoreError: pyarrow is not installed, or the file could not be written.
     """
-    write_parquet_table(path, lambda pa: _arrays(pa, records))
+    write_parquet_table(path, lambda pa: request_arrays(pa, records))
 
 
-def _arrays(pa: Any, records: Sequence[Record]) -> dict[str, Any]:
+def request_arrays(pa: Any, records: Sequence[Record]) -> dict[str, Any]:
+    """Columns of a table of requests, of the same types for every run."""
     columns = list(zip(*map(_row, records), strict=True)) or [()] * len(_COLUMNS)
     kinds = {"outcome": pa.string(), "detail": pa.string(), "model": pa.string()}
     arrays = {  # the same columns of the same types, also where a run has no value of one

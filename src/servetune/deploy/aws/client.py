@@ -56,6 +56,7 @@ _MISSING = frozenset(
         "ResourceNotFound",
         "ResourceNotFoundException",
         "ObjectNotFoundException",
+        "EntityNotFoundException",
         "404",
         "NoSuchKey",
         "NoSuchBucket",
@@ -91,6 +92,8 @@ def is_missing(error: AwsError) -> bool:
 
 def is_denied(error: AwsError) -> bool:
     """Whether an error means that the caller may not send such a request."""
+    if error.code == "403":  # all that an answer without a body says
+        return True
     return "AccessDenied" in error.code or "Unauthorized" in error.code
 
 
@@ -187,6 +190,28 @@ class AwsClient:
             if not token:
                 return
             more[name] = token
+
+    async def content_or_none(self, bucket: str, key: str) -> tuple[bytes, str] | None:
+        """Content of an object in S3 and its ETag, or `None` where the object is not there.
+
+        Raises:
+            AwsError: As `call`; or the connection broke at each attempt.
+        """
+        attempt = 0
+        while True:
+            answer = await self.call_or_none("s3", "GetObject", Bucket=bucket, Key=key)
+            if answer is None:
+                return None
+            read = answer["Body"].read
+            try:
+                content = await asyncio.to_thread(read) if self.threads else read()
+                return content, str(answer["ETag"])
+            except Exception as error:
+                attempt += 1
+                refusal = self._refusal(error, "GetObject")
+                if attempt == UNREACHED_ATTEMPTS:
+                    raise refusal from None
+                await self.clock.sleep(2.0**attempt)
 
     def redacted_text(self, text: str) -> str:
         """A text without the tokens in use and whatever else looks like a credential."""

@@ -10,6 +10,7 @@ from servetune.deploy.staging.upload import (
     crc32_base64,
     model_files,
     place,
+    require_bucket,
     stage,
 )
 
@@ -24,6 +25,7 @@ __all__ = [
     "download_job",
     "model_files",
     "place",
+    "require_bucket",
     "run_job",
     "stage",
 ]

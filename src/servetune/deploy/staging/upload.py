@@ -79,7 +79,7 @@ async def stage(
         DeployError: A file changed while it was sent.
         AwsError: S3 refused.
     """
-    await _require_bucket(where, aws)
+    await require_bucket(where, aws)
     gate = asyncio.Semaphore(jobs)
     sent, same, rows = 0, 0, []
     for number, each in enumerate(files, start=1):
@@ -105,7 +105,8 @@ async def stage(
     )
 
 
-async def _require_bucket(where: Place, aws: AwsClient) -> None:
+async def require_bucket(where: Place, aws: AwsClient) -> None:
+    """Raise `InputError` unless the bucket of a place is there."""
     try:
         await aws.call("s3", "HeadBucket", Bucket=where.bucket)
     except AwsError as error:

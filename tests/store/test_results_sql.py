@@ -1,0 +1,48 @@
+"""SQL over results: what only reads is answered, all else is refused."""
+
+import pytest
+
+from servetune.errors import InputError
+from servetune.store.results_sql import query
+
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra 'sql')")
+pytest.importorskip("duckdb", reason="DuckDB is not installed (extra 'sql')")
+
+TABLES = {"results": pa.table({"a": [1, 2, None], "b": ["x", None, "y"]})}
+
+
+def test_columns_have_distinct_names_and_numbers_are_plain():
+    names, found = query("SELECT sum(a) s, max(a) s, 1.5 half FROM results", TABLES)
+    assert (names, found) == (["s", "s_2", "half"], [(3, 2, 1.5)])
+
+
+def test_a_table_has_further_names():
+    sql = "SELECT count(*) FROM lake.measured JOIN other USING (a)"
+    _, found = query(sql, TABLES, {"lake.measured": "results", "other": "results"})
+    assert found == [(2,)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("COPY results TO 'x.csv'", "COPY is no statement that only reads"),
+        ("ATTACH 'x.db'", "ATTACH is no"),
+        ("INSTALL httpfs", "is no statement that only reads"),
+        ("SET enable_external_access = true", "SET is no"),
+        ("CREATE TABLE t AS SELECT 1", "CREATE is no"),
+        ("SELECT 1; SELECT 2", "these are 2"),
+        ("", "these are 0"),
+        ("SELECT * FROM read_csv('/etc/passwd')", "disabled by configuration"),
+        ("SELECT * FROM '/etc/passwd'", "does not exist"),
+        ("SELECT * FROM read_parquet('s3://bucket/x')", "disabled by configuration"),
+        ("SELECT * FROM TABLES", "does not exist"),  # a variable of this program
+        ("SELECT nope FROM results", 'column "nope" not found'),
+        ("SELEC", "syntax error"),
+    ],
+)
+def test_what_does_more_than_read_the_tables_is_refused(sql, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=message) as error:
+        query(sql, TABLES)
+    assert "\n" not in error.value.message
+    assert not any(tmp_path.iterdir())
