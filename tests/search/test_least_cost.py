@@ -15,7 +15,11 @@ def by_brute_force(kinds, rate, lost):
     best = math.inf
     for counts in itertools.product(*(range(each + 1) for each in most)):
         each = sorted(
-            (kind.rate_per_s for kind, count in zip(kinds, counts, strict=True) for _ in range(count)),
+            (
+                kind.rate_per_s
+                for kind, count in zip(kinds, counts, strict=True)
+                for _ in range(count)
+            ),
             reverse=True,
         )
         if len(each) >= lost and sum(each[lost:]) >= rate * (1 - 1e-9) and each[lost:]:

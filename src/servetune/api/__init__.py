@@ -57,6 +57,8 @@ if TYPE_CHECKING:
         TablePrediction,
     )
     from servetune.api.estimation import Estimate, estimate
+    from servetune.api.fleet_results import FleetDay, FleetLevel, FleetPlan
+    from servetune.api.fleet_sizing import Fleet, fleet
     from servetune.api.layout_study import ComparedLayouts, StudyLayouts, study_layouts
     from servetune.api.pages import Ui, serve_ui
     from servetune.api.request import Request, fields_of, schema
@@ -104,6 +106,10 @@ __all__ = [
     "Estimate",
     "Estimation",
     "Finding",
+    "Fleet",
+    "FleetDay",
+    "FleetLevel",
+    "FleetPlan",
     "KeptResult",
     "KserveDeployment",
     "KubernetesDeployment",
@@ -148,6 +154,7 @@ __all__ = [
     "doctor",
     "estimate",
     "fields_of",
+    "fleet",
     "logs",
     "orphans",
     "plan_staging",
@@ -183,6 +190,8 @@ _NAMES: Mapping[str, str] = {
     ),
     "estimate_results": "Estimation MachineComparison Ranking TablePrediction",
     "estimation": "Estimate estimate",
+    "fleet_results": "FleetDay FleetLevel FleetPlan",
+    "fleet_sizing": "Fleet fleet",
     "layout_study": "ComparedLayouts StudyLayouts study_layouts",
     "pages": "Ui serve_ui",
     "request": "Request fields_of schema",

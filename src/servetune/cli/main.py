@@ -44,6 +44,10 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "servetune.cli.recommend:recommend",
             "Recommend a configuration, with reasons.",
         ),
+        "fleet": (
+            "servetune.cli.fleet:fleet",
+            "Size a fleet for a traffic or a day, at the least cost.",
+        ),
         "calibrate": (
             "servetune.cli.calibrate:calibrate",
             "Correct predictions by measured trials.",

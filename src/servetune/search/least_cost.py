@@ -4,16 +4,16 @@ The programme is: the least sum of n_i * price_i with whole n_i >= 0, where the 
 `lost` largest machines still has a capacity of at least the rate. It is solved exactly.
 
 **Lost machines.** Let j be the smallest kind among the lost ones of a best fleet. The lost ones are
-at least as large as j, so they cost at least `lost` times the cheapest kind of that size; all others
-are at most as large as j and cover the rate by themselves. Whichever fleet is made of such parts
-survives the loss. So the least cost over j of both parts is the least cost of all.
+at least as large as j, so they cost at least `lost` times the cheapest kind of that size; all
+others are at most as large as j and cover the rate by themselves. Whichever fleet is made of such
+parts survives the loss. So the least cost over j of both parts is the least cost of all.
 
 **Cover.** Let e be the kind with the least price per capacity. Any fleet costs what its capacity
 would cost of e, plus its waste: for each machine the price beyond that, n_i * w_i, and the capacity
-beyond the rate at e's price. Machines of e alone waste less than one price of e; so in a better fleet
-the waste of all others is below that. And m machines of kind i are never needed where machines of e
-with at least their capacity cost no more, so that only few of each remain. These combinations are
-listed once; filled up with machines of e, the cheapest is the answer for any rate.
+beyond the rate at e's price. Machines of e alone waste less than one price of e; so in a better
+fleet the waste of all others is below that. And m machines of kind i are never needed where
+machines of e with at least their capacity cost no more, so that only few of each remain. These
+combinations are listed once; filled up with machines of e, the cheapest is the answer for any rate.
 """
 
 from __future__ import annotations
