@@ -634,7 +634,7 @@ def _day(traffic: Traffic, sized: Sized, request: Fleet) -> FleetDay:
     scaled = Scaled(
         instance=one.name,
         minimum=policy.minimum,
-        maximum=policy.maximum,
+        maximum=max(policy.maximum, slow.policy.maximum if slow else 0),
         target=policy.target,
         target_per_copy=_per_copy(policy.target, one),
         traffic_fraction=1.0,

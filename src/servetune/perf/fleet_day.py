@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -25,8 +25,9 @@ from servetune.workload.day import Traffic
 
 #: Places of a load curve in the table that a day is played by.
 _PLACES = 512
-#: Steps of the search for the largest target that holds.
-_TARGET_STEPS = 7
+#: Targets that are tried, as shares of the requests in flight at the limits. All of them: a lower
+#: one may miss what a higher one holds, as instances come in other steps.
+_TARGETS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.52, 0.44, 0.36, 0.28, 0.2, 0.12)
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,85 +100,96 @@ class PlayedDay(msgspec.Struct, frozen=True, kw_only=True):
         return self.held_fraction >= 1 and self.safe_fraction >= 1
 
 
-class _Table:
-    """A load curve by equal steps of the rate, for quick reading."""
+class _Day:
+    """A day of traffic on a kind of instance, ready to be played under many policies.
 
-    def __init__(self, fleet: Fleet) -> None:
+    Args:
+        rates: Requests per second of each window.
+        fleet: The instances.
+        window_s: Length of a window.
+    """
+
+    def __init__(self, rates: NDArray[np.float64], fleet: Fleet, window_s: float) -> None:
         curve = fleet.curve
-        self.most = curve.most_per_s
-        rates = np.linspace(0, self.most, _PLACES + 1)
-        self.in_flight = [curve.in_flight(rate) for rate in rates.tolist()]
-        self.within = [curve.within_fraction(rate) for rate in rates.tolist()]
-        self._scale = _PLACES / self.most
+        self._rates, self._fleet, self._window_s = rates, fleet, window_s
+        self._most, self._capacity = curve.most_per_s, curve.capacity_per_s() or 0.0
+        grid = np.linspace(0, self._most, _PLACES + 1)
+        self._grid = grid
+        self._in_flight = [curve.in_flight(rate) for rate in grid.tolist()]
+        self._within = [curve.within_fraction(rate) for rate in grid.tolist()]
 
-    def read(self, values: list[float], rate: float) -> float:
-        """Value at a rate up to the largest."""
-        place = min(rate, self.most) * self._scale
-        low = min(int(place), _PLACES - 1)
-        share = place - low
-        return values[low] * (1 - share) + values[low + 1] * share
+    def first_count(self, policy: ScalingPolicy) -> int:
+        """Instances that the policy has in the end when traffic stays as it begins."""
+        copies = self._fleet.copies
+        each = max(1e-9, copies * self._fleet.curve.rate_with(policy.target / copies))
+        return math.ceil(float(self._rates[0]) / each)
+
+    def play(self, policy: ScalingPolicy, *, while_held: bool = False) -> PlayedDay | None:
+        """The day under a policy; `None` with `while_held` where a window is missed."""
+        fleet, window_s, most = self._fleet, self._window_s, self._most
+        copies, lost, limit = fleet.copies, fleet.lost, self._capacity * (1 + 1e-9)
+        table, scale = self._in_flight, _PLACES / most
+        tracker = TargetTracker(policy, fleet.start_up_s, self.first_count(policy))
+        serving, paid, in_flight, waits = [], [], [], []
+        backlog = now_s = 0.0
+        for rate in self._rates.tolist():
+            tracker.advance(now_s)
+            now_s += window_s
+            count = tracker.serving
+            units = count * copies
+            each = rate / units
+            if while_held and (each > limit or rate > (count - lost) * copies * limit):
+                return None
+            if backlog > 0 or each > most:
+                backlog = max(0.0, backlog + (rate - units * most) * window_s)
+                each = most if backlog else each
+            place = each * scale
+            low = min(int(place), _PLACES - 1)
+            present = units * (table[low] + (place - low) * (table[low + 1] - table[low])) + backlog
+            serving.append(count)
+            paid.append(count + tracker.starting)
+            in_flight.append(present / count)
+            waits.append(backlog / (units * most))
+            tracker.observe(now_s, present)
+        return self._judged(serving, paid, in_flight, waits)
+
+    def _judged(
+        self, serving: list[int], paid: list[int], in_flight: list[float], waits: list[float]
+    ) -> PlayedDay:
+        fleet, rates, window_s = self._fleet, self._rates, self._window_s
+        counts, waiting = np.array(serving), np.array(waits)
+        each = rates / (counts * fleet.copies)
+        holds = (each <= self._capacity * (1 + 1e-9)) & (waiting == 0)
+        for place in np.flatnonzero(waiting > 0).tolist():
+            wait_ms = waits[place] * MS_PER_S
+            holds[place] = not fleet.curve.missed(min(float(each[place]), self._most), wait_ms)
+        left = (counts - fleet.lost) * fleet.copies * self._capacity * (1 + 1e-9)
+        within = np.interp(np.where(waiting > 0, self._most, each), self._grid, self._within)
+        within[(waiting > 0) & ~holds] = 0.0
+        hours = sum(paid) * window_s / 3600
+        total = float(rates.sum())
+        return PlayedDay(
+            held_fraction=float(holds.mean()),
+            safe_fraction=float((left >= rates).mean()),
+            within_fraction=float((within * rates).sum()) / total if total else 1.0,
+            requests=total * window_s,
+            instance_hours=hours,
+            usd=hours * fleet.usd_per_hour,
+            fewest=min(serving),
+            most=max(serving),
+            serving=tuple(serving),
+            paid=tuple(paid),
+            in_flight=tuple(in_flight),
+            missing_s=tuple((np.flatnonzero(~holds) * window_s).tolist()),
+            wait_s=tuple(waits),
+        )
 
 
 def play(traffic: Traffic, fleet: Fleet, policy: ScalingPolicy) -> PlayedDay:
     """A day under a scaling policy; equal numbers of `minimum` and `maximum` are a fixed fleet."""
-    return _play(traffic.windows(policy.period_s), fleet, policy, _Table(fleet))
-
-
-def _play(
-    rates: NDArray[np.float64], fleet: Fleet, policy: ScalingPolicy, table: _Table
-) -> PlayedDay:
-    capacity, copies, window_s = fleet.curve.capacity_per_s() or 0.0, fleet.copies, policy.period_s
-    most = table.most
-    first = max(1e-9, copies * fleet.curve.rate_with(policy.target / copies))
-    tracker = TargetTracker(policy, fleet.start_up_s, math.ceil(float(rates[0]) / first))
-    backlog = total = within = 0.0
-    held = safe = 0
-    serving, paid, in_flight, missing, waits = [], [], [], [], []
-    for number, rate in enumerate(rates.tolist()):
-        now_s = (number + 1) * window_s
-        tracker.advance(now_s - window_s)
-        units = tracker.serving * copies
-        each = rate / units
-        if backlog > 0 or each > most:
-            backlog = max(0.0, backlog + (rate - units * most) * window_s)
-        wait_s = backlog / (units * most)
-        loaded = most if backlog else each
-        present = units * table.read(table.in_flight, loaded) + backlog
-        if backlog:
-            holds = not fleet.curve.missed(min(each, most), wait_s * MS_PER_S)
-        else:
-            holds = each <= capacity * (1 + 1e-9)
-        held += holds
-        if not holds:
-            missing.append(now_s - window_s)
-        left = (tracker.serving - fleet.lost) * copies
-        safe += left * capacity * (1 + 1e-9) >= rate
-        share = table.read(table.within, loaded)
-        count = rate * window_s
-        total += count
-        within += count * (share if holds or not backlog else 0.0)
-        serving.append(tracker.serving)
-        paid.append(tracker.serving + tracker.starting)
-        in_flight.append(present / tracker.serving)
-        waits.append(wait_s)
-        tracker.observe(now_s, present)
-    hours = sum(paid) * window_s / 3600
-    count = len(rates)
-    return PlayedDay(
-        held_fraction=held / count,
-        safe_fraction=safe / count,
-        within_fraction=within / total if total else 1.0,
-        requests=total,
-        instance_hours=hours,
-        usd=hours * fleet.usd_per_hour,
-        fewest=min(serving),
-        most=max(serving),
-        serving=tuple(serving),
-        paid=tuple(paid),
-        in_flight=tuple(in_flight),
-        missing_s=tuple(missing),
-        wait_s=tuple(waits),
-    )
+    played = _Day(traffic.windows(policy.period_s), fleet, policy.period_s).play(policy)
+    assert played is not None
+    return played
 
 
 class ChosenPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,41 +209,36 @@ class ChosenPolicy(msgspec.Struct, frozen=True, kw_only=True):
 def cheapest_policy(traffic: Traffic, fleet: Fleet) -> ChosenPolicy:
     """The cheapest policy that holds every limit in every window of a day.
 
-    For several minimum numbers of instances, the largest target that holds is found by bisection,
-    from that of a load at the limits down. A fleet of the peak's size that never changes is the
-    last resort, and always holds.
+    Several least numbers of instances and targets are played. A fleet of the peak's size that never
+    changes is the last resort, and always holds.
 
     Raises:
         InputError: The limits never hold on this kind of instance.
     """
     if not fleet.capacity_per_s:
         raise InputError("the limits hold at no load", hint="relax --limits")
-    rates, table = traffic.windows(), _Table(fleet)
-    peak = fleet.needed(traffic.peak_per_s)
-    least = fleet.needed(float(rates.min()))
+    rates = traffic.windows()
+    peak, least = fleet.needed(traffic.peak_per_s), fleet.needed(float(rates.min()))
     full = fleet.target_at(fleet.capacity_per_s)
     fixed = ScalingPolicy(minimum=peak, maximum=peak, target=full)
-    best, tried = ChosenPolicy(policy=fixed, played=_play(rates, fleet, fixed, table), tried=1), 1
-
-    def at(minimum: int, share: float) -> PlayedDay:
-        nonlocal tried
-        tried += 1
-        return _play(rates, fleet, policy_of(minimum, share), table)
-
-    def policy_of(minimum: int, share: float) -> ScalingPolicy:
-        # Room above the peak's need: what is scaled by a lower target has more instances.
-        target = rounded(share * full)
-        rate = max(1e-9, fleet.copies * fleet.curve.rate_with(target / fleet.copies))
-        most = max(peak, math.ceil(traffic.peak_per_s / rate) + 1)
-        return ScalingPolicy(minimum=minimum, maximum=most, target=target)
-
+    day = _Day(rates, fleet, fixed.period_s)
+    always = day.play(fixed)
+    assert always is not None
+    best, tried = ChosenPolicy(policy=fixed, played=always, tried=1), 1
     for minimum in _between(least, peak):
-        share, played = _largest_share(lambda share, at_least=minimum: at(at_least, share))
-        if played is not None and played.usd < best.played.usd:
-            best = ChosenPolicy(policy=policy_of(minimum, share), played=played, tried=tried)
-    used = min(best.policy.maximum, max(peak, best.played.most + 1))
-    policy = msgspec.structs.replace(best.policy, maximum=max(used, best.policy.minimum))
-    return ChosenPolicy(policy=policy, played=_play(rates, fleet, policy, table), tried=tried)
+        if minimum * fleet.usd_per_hour * traffic.lasts_s / 3600 >= best.played.usd:
+            break
+        for share in _TARGETS:
+            target = rounded(share * full)
+            # A lower target keeps more instances, for which there has to be room.
+            rate = max(1e-9, fleet.copies * fleet.curve.rate_with(target / fleet.copies))
+            most = max(peak, math.ceil(traffic.peak_per_s / rate) + 1)
+            policy = ScalingPolicy(minimum=minimum, maximum=most, target=target)
+            played, tried = day.play(policy, while_held=True), tried + 1
+            if played is not None and played.usd < best.played.usd:
+                used = msgspec.structs.replace(policy, maximum=max(minimum, played.most))
+                best = ChosenPolicy(policy=used, played=played, tried=tried)
+    return msgspec.structs.replace(best, tried=tried)
 
 
 def rounded(target: float) -> float:
@@ -241,28 +248,8 @@ def rounded(target: float) -> float:
 
 def _between(least: int, peak: int) -> list[int]:
     """A few numbers of instances from the least that is ever needed to the peak's."""
-    steps = np.linspace(0, 1, 7)[:-1]
+    steps = np.linspace(0, 1, 5)[:-1]
     return sorted({round(least + share * (peak - least)) for share in steps.tolist()})
-
-
-def _largest_share(play_at: Callable[[float], PlayedDay]) -> tuple[float, PlayedDay | None]:
-    """The largest share of the full target with which the day holds, and that day."""
-    played = play_at(1.0)
-    if played.held:
-        return 1.0, played
-    low, high, best = 0.0, 1.0, None
-    share = 0.7
-    found = 0.0
-    for _ in range(_TARGET_STEPS):
-        played = play_at(share)
-        if played.held:
-            low, found, best = share, share, played
-        else:
-            high = share
-        share = (low + high) / 2
-        if share < 0.05:
-            break
-    return found, best
 
 
 def reserved_count(paid: Sequence[int], discount: float) -> int:

@@ -89,17 +89,14 @@ class TargetTracker:
         self._below = self._below + 1 if metric < policy.in_fraction * policy.target else 0
         if self.starting:
             return 0
-        wanted = math.ceil(
-            self.serving * sum(self._recent) / len(self._recent) / policy.target - 1e-9
-        )
         if self._above >= policy.out_periods and now_s >= self._out_free_s:
-            self.starting = max(0, min(policy.maximum, wanted) - self.serving)
+            self.starting = max(0, min(policy.maximum, self._wanted()) - self.serving)
             if self.starting:
                 self._ready_s = now_s + self._start_up_s
                 self._above = 0
             return self.starting
         if self._below >= policy.in_periods and now_s >= self._in_free_s:
-            removed = max(0, self.serving - max(policy.minimum, wanted, 1))
+            removed = max(0, self.serving - max(policy.minimum, self._wanted(), 1))
             if removed:
                 self.serving -= removed
                 self._in_free_s = now_s + policy.in_cooldown_s
@@ -107,3 +104,8 @@ class TargetTracker:
                 self._above = self._below = 0
             return -removed
         return 0
+
+    def _wanted(self) -> int:
+        """Instances in proportion to the metric over its target."""
+        recent = sum(self._recent) / len(self._recent)
+        return math.ceil(self.serving * recent / self.policy.target - 1e-9)
