@@ -60,6 +60,7 @@ class SizedInstance(msgspec.Struct, frozen=True, kw_only=True):
         interval: The interval in words.
         start_up_s: Time from the decision to add one until it serves.
         start_up_source: Where that time comes from.
+        copies_tried: Copies in the trials; all of the instance for a prediction.
         source: Journal of its trials; `None` for a prediction.
         key: Key of the trial with the load nearest to what it will have.
     """
@@ -77,6 +78,7 @@ class SizedInstance(msgspec.Struct, frozen=True, kw_only=True):
     interval: str
     start_up_s: float
     start_up_source: str
+    copies_tried: int
     source: Path | None = None
     key: str = ""
 
@@ -135,10 +137,10 @@ class StartUp(msgspec.Struct, frozen=True, kw_only=True):
         """Time until an instance serves, and its source in words."""
         if self.given_s is not None:
             return self.given_s, "as given"
-        machine = f"{MACHINE_S:g} s for the machine (assumed)"
-        if server_ready_s is None:
-            return MACHINE_S + SERVER_S, f"{machine} and {SERVER_S:g} s for the server (assumed)"
-        return MACHINE_S + server_ready_s, f"{machine} and {server_ready_s:.0f} s as measured"
+        server_s = SERVER_S if server_ready_s is None else server_ready_s
+        known = "both assumed" if server_ready_s is None else "assumed and as measured"
+        words = f"{MACHINE_S:g} s for the machine and {server_s:.0f} s for the server, {known}"
+        return MACHINE_S + server_s, words
 
 
 # predicted
@@ -302,13 +304,17 @@ def _layouts(
         if not points:
             continue
         most = max(each.point.requests_per_s for each in points)
-        holding = [each.point.requests_per_s for each in points if _excess(each, asked.limits) <= 1]
+        holding = [n for n, each in enumerate(points) if _excess(each, asked.limits) <= 1]
+        bound = 0.0
+        if holding:  # up to the first number of users that misses a limit
+            reached = points[: min(holding[-1] + 2, len(points))]
+            bound = _MARGIN * max(each.point.requests_per_s for each in reached)
         yield _Layout(
             node=node,
             plan=plan,
             most_per_s=most,
             least_excess=_excess(points[0], asked.limits),
-            bound_per_s=_MARGIN * max(holding, default=0.0),
+            bound_per_s=bound,
         )
 
 
@@ -402,6 +408,7 @@ def _size(
         interval=interval.basis,
         start_up_s=start_up_s,
         start_up_source=source,
+        copies_tried=replicas,
     )
 
 
@@ -420,6 +427,7 @@ def _nothing_holds(asked: Candidates, candidates: Sequence[_Layout]) -> InputErr
             asked.workload,
             asked.limits,
             most_per_s=layout.most_per_s,
+            calibration=asked.calibrations.get(layout.node.device.name),
         )
         point = copy.point(0.02 * layout.most_per_s)
         if point is None:
@@ -482,6 +490,8 @@ def measured_instances(asked: Measured) -> Sized:
         if record.status != "ok" or not record.results:
             continue
         node = _node_of(record, asked)
+        if node is None:
+            continue
         nodes[node.name] = node
         plan = plan_of_trial(record)
         settings = repr((plan, sorted(record.config.server_args.items())))
@@ -507,7 +517,7 @@ def measured_instances(asked: Measured) -> Sized:
             )
         words = "; ".join(f"{name}: {why}" for name, why in problems.items())
         raise InputError(
-            f"no trial is of an instance that holds the limits: {words or 'none succeeded'}",
+            f"no trial is of an instance that holds the limits: {words or 'none is asked about'}",
             hint="relax --limits, measure lower loads, or price the machine with --price-per-hour",
         )
     left += [
@@ -517,13 +527,23 @@ def measured_instances(asked: Measured) -> Sized:
     return _sized(first.metadata.model or plan_of_trial(first).model, best.values(), left)
 
 
-def _node_of(record: TrialRecord, asked: Measured) -> Node:
-    """The instance that a trial ran on, with its price."""
+def _node_of(record: TrialRecord, asked: Measured) -> Node | None:
+    """The instance that a trial ran on, with its price; `None` where it is not asked about."""
     listed = [name.strip() for name in asked.names.split(",") if name.strip() not in ("", "all")]
-    if len(listed) == 1:
+    own = record.metadata.instance_type
+    if own:
+        bare = [name.lower().removeprefix("ml.") for name in listed]
+        if listed and own.lower().removeprefix("ml.") not in bare:
+            return None
+        node = instance(own)
+    elif len(listed) == 1:
         node = instance(listed[0])
-    elif record.metadata.instance_type:
-        node = instance(record.metadata.instance_type)
+        gpu = record.metadata.gpu_type or "unknown"
+        if gpu != "unknown" and device(gpu).name != node.device.name:
+            raise InputError(
+                f"the trials ran on {gpu}, and {node.name} has {node.device.name}",
+                hint="name an instance with that GPU",
+            )
     else:
         try:
             node = instance_of_trial(record)
@@ -615,6 +635,7 @@ def _sized_by_trials(
         interval=words,
         start_up_s=start_up_s,
         start_up_source=source,
+        copies_tried=tried,
         source=asked.sources.get(nearest.key),
         key=nearest.key,
     )

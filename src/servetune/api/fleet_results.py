@@ -266,7 +266,7 @@ def _instance_table(
     instances: Sequence[SizedInstance],
 ) -> tuple[_COLUMNS, list[_COLUMNS]]:
     heads = ("instance", "devices", "plan", "requests/s", "slow end", "in flight", "$/h")
-    rows = [
+    rows: list[_COLUMNS] = [
         (
             one.name,
             f"{one.node.device_count}x {one.node.device.name}",
@@ -396,11 +396,10 @@ def _day_lines(day: FleetDay, plan: FleetPlan, width: int | None = 100) -> Itera
             f"traffic rises by up to {day.largest_rise:.2f} times meanwhile, so instances are "
             f"scaled at {day.load_fraction:.0%} of their limit"
         )
-        full = day.full_target
-        if not full.held:
+        minutes = (1 - day.full_target.held_fraction) * traffic.lasts_s / 60
+        if minutes:
             yield from fold(
-                f"scaled at their limit instead the limits would be missed for "
-                f"{(1 - full.held_fraction) * traffic.lasts_s / 60:,.0f} minutes"
+                f"scaled at that limit instead, they would miss it for {minutes:,.0f} minutes"
             )
     yield from fold(
         f"fixed fleet for the peak: {_counts(day.fixed)}, {format_usd(day.fixed_usd)}"

@@ -55,8 +55,14 @@ from servetune.option import (
     argument,
     option,
 )
+from servetune.perf.fleet_day import (
+    ChosenPolicy,
+    cheapest_policy,
+    play,
+    reserved_count,
+    reserved_usd,
+)
 from servetune.perf.fleet_day import Fleet as DayFleet
-from servetune.perf.fleet_day import cheapest_policy, play, reserved_count, reserved_usd
 from servetune.search.least_cost import Cover, LeastCost
 from servetune.store import TrialRecord, latest, require_regular, write_text
 from servetune.workload import SHAREGPT, Workload
@@ -260,10 +266,12 @@ def fleet(request: Fleet | str | None = None, /, **options: object) -> FleetPlan
 
     Example:
         >>> import servetune as st
-        >>> found = st.fleet("Qwen/Qwen3-4B", rate=5, constraints="ttft:p99<=2s", gpu="L4",
-        ...                  dataset="sharegpt")
+        >>> found = st.fleet(
+        ...     "Qwen/Qwen3-4B", rate=5, constraints="e2e_latency:p99<=5s",
+        ...     instance="ml.g6.xlarge", input_tokens=300, output_tokens=100,
+        ... )
         >>> found.levels[0].fleet.counts
-        {'ml.g6.xlarge': 2}
+        {'ml.g6.xlarge': 3}
     """
     request = request_of(Fleet, request, options)
     _require_agreement(request)
@@ -590,9 +598,13 @@ def _commands(one: SizedInstance, scaled: Scaled, request: Fleet) -> tuple[str, 
         words += ["--max-copies", str(scaled.maximum * one.copies)]
     else:
         words = ["servetune", "deploy", "sagemaker", str(journal), *key, "--instance", one.name]
+        least, most, target = scaled.minimum, scaled.maximum, scaled.target
+        if one.copies_tried < one.copies:  # without copies of their own, each instance has one
+            least, most = least * one.copies, most * one.copies
+            target = scaled.target_per_copy
+            words += ["--copies", str(least)]
         words += ["--instances", str(min(_MOST_DEPLOYED, scaled.minimum))]
-        words += ["--scale", f"{scaled.minimum}:{scaled.maximum}"]
-        words += ["--requests-per-copy", f"{scaled.target:g}"]
+        words += ["--scale", f"{least}:{most}", "--requests-per-copy", f"{target:g}"]
     return (*commands, shlex.join([*words, "--out", f"bundle-{one.name}"]))
 
 
@@ -608,13 +620,13 @@ def _workload_of(request: Fleet) -> Workload:
 
 def _day(traffic: Traffic, sized: Sized, request: Fleet) -> FleetDay:
     """The cheapest autoscaled fleet of one type that holds the limits all day, as played."""
-    hourly = traffic.windows(60.0)
+    minutes: list[float] = traffic.windows(60.0).tolist()
 
     def least_usd(one: SizedInstance) -> float:
-        counts = sum(math.ceil(rate / one.capacity_per_s - 1e-9) for rate in hourly.tolist())
-        return one.price.usd_per_hour * (counts / len(hourly) + request.survive)
+        counts = sum(math.ceil(rate / one.capacity_per_s - 1e-9) for rate in minutes)
+        return one.price.usd_per_hour * (counts / len(minutes) + request.survive)
 
-    played = []
+    played: list[tuple[SizedInstance, DayFleet, ChosenPolicy]] = []
     for one in sorted(sized.instances, key=least_usd)[:_TYPES_PLAYED]:
         made = _day_fleet(one, request.survive)
         if played and traffic.lasts_s / HOUR_S * least_usd(one) > played[0][2].played.usd:

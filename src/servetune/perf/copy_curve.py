@@ -4,8 +4,10 @@ Points come from simulated or measured runs. Closed loops, whose users wait for 
 carried over to requests that come at random: a copy that completes X(n) requests per second with n
 in flight is a queue whose service rate depends on its length, so that the chance of n is in
 proportion to the product of rate / X(k) for k up to n (Chandy, Herzog and Woo, Parametric analysis
-of queuing networks, IBM J. Res. Dev. 19, 1975). A percentile of the open traffic is then taken as
-that of the closed loop with as many users as are in flight at that share of all times.
+of queuing networks, IBM J. Res. Dev. 19, 1975). A percentile of the time to the first token is then
+taken as that of the closed loop with as many users as are in flight at that share of all times, as
+it depends on whom a request meets when it comes; of all other times as that with the mean number,
+as they are spread over a whole answer.
 """
 
 from __future__ import annotations
@@ -200,7 +202,7 @@ def open_curve(levels: Sequence[Level], limits: Sequence[Constraint]) -> CopyCur
         chances = _chances(rate, served)
         values = {}
         for limit in limits:
-            among = _users_at(limit.statistic, chances)
+            among = _users_at(limit, chances)
             if among > users[-1]:
                 break
             logs = [math.log(max(1e-9, point.values[limit.field])) for _, point in found]
@@ -223,9 +225,9 @@ def _chances(rate_per_s: float, served: NDArray[np.float64]) -> NDArray[np.float
     return np.asarray(weights / weights.sum())
 
 
-def _users_at(statistic: str, chances: NDArray[np.float64]) -> float:
-    """Number in flight that a statistic is taken at: the mean's, or a percentile's."""
-    if statistic in ("mean", "std"):
+def _users_at(limit: Constraint, chances: NDArray[np.float64]) -> float:
+    """Number in flight that a limited metric is taken at."""
+    if limit.metric != "ttft" or limit.statistic == "mean":
         return float(np.dot(chances, np.arange(len(chances))))
-    share = 0.5 if statistic == "median" else float(statistic[1:]) / 100
+    share = 0.5 if limit.statistic == "median" else float(limit.statistic[1:]) / 100
     return float(np.searchsorted(np.cumsum(chances), share))

@@ -68,7 +68,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
         """Rate in the middle of each window."""
         count = max(1, round(self.lasts_s / window_s))
         middles = self.times_s[0] + (np.arange(count) + 0.5) * window_s
-        return np.interp(middles, self.times_s, self.rates_per_s)
+        return np.asarray(np.interp(middles, self.times_s, self.rates_per_s))
 
     def largest_rise(self, within_s: float) -> float:
         """Largest rate over the one `within_s` before it, at least 1.
