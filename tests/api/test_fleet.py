@@ -4,6 +4,7 @@ import json
 import math
 import shlex
 
+import msgspec
 import pytest
 
 import servetune as st
@@ -19,8 +20,8 @@ ON_L4 = {**SHORT, "instance": "ml.g6.xlarge", "constraints": LIMITS}
 def journals(tmp_path_factory):
     """Simulated trials of one configuration: by users, and by requests per second."""
     folder = tmp_path_factory.mktemp("trials")
-    lengths = ["num_prompts=1000", "random_input_len=300", "random_output_len=100"]
-    loads = {"users": "max_concurrency=[1,8,16,32]", "rates": "request_rate=[1,3,5,8]"}
+    lengths = ["num_prompts=700", "random_input_len=300", "random_output_len=100"]
+    loads = {"users": "max_concurrency=[1,8,16,32]", "rates": "request_rate=[1,3,5]"}
     for name, load in loads.items():
         st.tune(
             "Qwen/Qwen3-4B",
@@ -40,7 +41,8 @@ def journal(journals):
 
 @pytest.fixture(scope="module")
 def predicted():
-    return st.fleet("Qwen/Qwen3-4B", rate="1..50", survive=1, reserved_discount=0.4, **ON_L4)
+    asked = {**ON_L4, "instance": "ml.g6.xlarge,ml.p5e.48xlarge"}
+    return st.fleet("Qwen/Qwen3-4B", rate="1..50", survive=1, reserved_discount=0.4, **asked)
 
 
 def test_each_rate_has_the_instances_that_its_capacity_needs(predicted):
@@ -78,11 +80,11 @@ def test_the_largest_rate_of_a_copy_is_where_a_simulation_reaches_its_limit(pred
     assert simulated == [True, False]
 
 
-def test_a_day_is_answered_by_what_was_played(tmp_path):
+def test_a_day_is_answered_by_what_was_played(journal, tmp_path):
     day = tmp_path / "day.csv"
     day.write_text("time,rate\n00:00,5\n02:00,20\n03:00,20\n05:00,5\n")
     page = tmp_path / "fleet.html"
-    found = st.fleet("Qwen/Qwen3-4B", day=str(day), out=page, reserved_discount=0.5, **ON_L4)
+    found = st.fleet(source=[journal], day=str(day), out=page, reserved_discount=0.5)
     played = found.day.played
     assert found.feasible
     assert played.held_fraction == 1
@@ -93,20 +95,18 @@ def test_a_day_is_answered_by_what_was_played(tmp_path):
     assert text.count("<svg") == 3
     assert "<script" not in text
     assert "instance-hours" in str(found) or "always" in str(found)
-    plain = json.loads(json.dumps(st_json(found)))
+    plain = json.loads(msgspec.json.encode(found.to_json()))
     assert plain["day"]["held"] is True
     assert plain["day"]["windows"]
 
 
-def st_json(found):
-    import msgspec
-
-    return msgspec.json.decode(msgspec.json.encode(found.to_json()))
-
-
 def test_trials_agree_with_the_prediction_of_the_same_copies(journals):
     limits = "e2e_latency:p99<=5s"
-    [alone] = st.fleet("Qwen/Qwen3-4B", rate=20, **{**ON_L4, "constraints": limits}).instances
+    predicted = st.fleet("Qwen/Qwen3-4B", rate=20, **{**ON_L4, "constraints": limits})
+    [alone] = predicted.instances
+    tune, deploy = map(shlex.split, predicted.levels[0].scaling[0].commands)
+    assert tune[:4] == ["servetune", "tune", "--engine", "simulated"]
+    assert tune[-1] == deploy[3] == "results/fleet-ml.g6.xlarge.json"
     found = {}
     for name in ("users", "rates"):
         [found[name]] = st.fleet(source=[journals / f"{name}.jsonl"], rate=20).instances
@@ -120,14 +120,19 @@ def test_trials_agree_with_the_prediction_of_the_same_copies(journals):
         st.fleet(source=[journals / "users.jsonl"], rate=20, constraints="e2e_latency:p99<=1s")
 
 
-def test_the_printed_commands_deploy_what_was_sized(journal, called):
+def test_the_printed_commands_deploy_what_was_sized(journal, called, tmp_path):
     [scaled] = st.fleet(source=[journal], rate=20).levels[0].scaling
     [command] = scaled.commands
     words = shlex.split(command)
-    done = called(*words[1 : words.index("--out")], "--dry-run")
+    assert words[0] == "servetune"
+    done = called(*words[1:], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    policies = [line for line in done.stdout.splitlines() if "TargetValue" in line]
-    assert any(f"{scaled.target:g}" in line for line in policies), done.stdout
+    written = "".join(
+        path.read_text() for path in (tmp_path / "bundle-ml.g6.xlarge").rglob("*.json")
+    )
+    assert f'"TargetValue": {scaled.target}' in written
+    assert f'"MinCapacity": {scaled.minimum}' in written
+    assert f'"MaxCapacity": {scaled.maximum}' in written
 
 
 def test_one_load_is_no_curve(journal, tmp_path):
@@ -138,11 +143,8 @@ def test_one_load_is_no_curve(journal, tmp_path):
     assert "-c 1,8,32,128" in refused.value.hint
 
 
-def test_an_instance_without_a_price_is_named_and_has_no_figure():
-    names = "ml.g6.xlarge,ml.p5e.48xlarge"
-    found = st.fleet("Qwen/Qwen3-4B", rate=3, **{**ON_L4, "instance": names})
-    assert [one.name for one in found.instances] == ["ml.g6.xlarge"]
-    assert [(each.instance, each.reason) for each in found.left_out] == [
+def test_an_instance_without_a_price_is_named_and_has_no_figure(predicted):
+    assert [(each.instance, each.reason) for each in predicted.left_out] == [
         ("ml.p5e.48xlarge", "its price is not known")
     ]
     with pytest.raises(InputError, match="known price"):
@@ -185,14 +187,12 @@ def test_options_that_mean_nothing_are_refused_before_anything_is_computed(optio
         st.fleet("Qwen/Qwen3-4B", **asked)
 
 
-def test_the_command_line_prints_what_the_library_finds(called):
-    words = ("fleet", "--model", "Qwen/Qwen3-4B", "--rate", "3", "--instance", "ml.g6.xlarge")
-    lengths = ("--input-len", "300", "--output-len", "100")
-    done = called(*words, *lengths, "--limits", LIMITS, "--json")
+def test_the_command_line_prints_what_the_library_finds(journal, called):
+    done = called("fleet", journal, "--rate", "3", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["instances"][0]["price"]["date"]
     assert found["levels"][0]["scaling"][0]["commands"][-1].startswith("servetune deploy sagemaker")
-    refused = called("fleet", "--model", "Qwen/Qwen3-4B", "--rate", "0", "--limits", LIMITS)
+    refused = called("fleet", journal, "--rate", "0")
     assert refused.returncode == 2
     assert refused.stderr.startswith("error: --rate '0' is no rate above 0")
