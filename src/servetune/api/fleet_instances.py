@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import msgspec
 
@@ -56,10 +56,10 @@ class SizedInstance(msgspec.Struct, frozen=True, kw_only=True):
         slow_capacity_per_s: Requests per second there; 0 where the limits hold at no load.
         slow_factor: Factor on times at the slow end of a prediction; `None` of what was measured.
         slow_ttft_factor: Factor on times to the first token likewise.
-        basis: Where the curve comes from.
+        basis: Source of the curve: simulated here, or trials that were simulated or measured.
         interval: The interval in words.
         start_up_s: Time from the decision to add one until it serves.
-        start_up_source: Where that time comes from.
+        start_up_source: Source of that time, in words.
         copies_tried: Copies in the trials; all of the instance for a prediction.
         source: Journal of its trials; `None` for a prediction.
         key: Key of the trial with the load nearest to what it will have.
@@ -201,7 +201,7 @@ class _Layout(msgspec.Struct, frozen=True, kw_only=True):
         return (self.node.device.name, self.node.link, one)
 
 
-def instances_by_name(names: str, service: str, gpu: str | None) -> tuple[Node, ...]:
+def instances_by_name(names: str, service: Service | None, gpu: str | None) -> tuple[Node, ...]:
     """Instances of a list of names, or all of a service that stock engines run on.
 
     Raises:
@@ -210,15 +210,14 @@ def instances_by_name(names: str, service: str, gpu: str | None) -> tuple[Node, 
     """
     listed = [name.strip() for name in names.split(",") if name.strip()]
     if listed and listed != ["all"]:
-        only = cast("Service", service)
-        found = [instance(name, service=only) for name in dict.fromkeys(listed)]
+        found = [instance(name, service=service) for name in dict.fromkeys(listed)]
         if gpu is not None:
             found = [node for node in found if node.device.name == device(gpu).name]
             if not found:
                 raise InputError(f"none of {names} has the GPU {gpu}", hint="leave --gpu out")
         return tuple(found)
     wanted = device(gpu).name if gpu is not None else None
-    return tuple(choosing.machines("instance", service, device_name=wanted))
+    return tuple(choosing.machines("instance", service or "sagemaker", device_name=wanted))
 
 
 def predicted_instances(asked: Candidates) -> Sized:
@@ -242,7 +241,12 @@ def predicted_instances(asked: Candidates) -> Sized:
         if laid_out:
             found[node.name] = laid_out
         else:
-            left.append(LeftOut(instance=node.name, reason="the model does not fit"))
+            left.append(
+                LeftOut(
+                    instance=node.name,
+                    reason="the model does not fit, or the engine does not run there",
+                )
+            )
     if not found:
         raise InputError(
             f"no instance to choose from can serve {asked.shape.name} at a known price",

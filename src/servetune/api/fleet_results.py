@@ -86,7 +86,7 @@ class FleetDay(msgspec.Struct, frozen=True, kw_only=True):
         full_target: The day with instances scaled at the limits themselves, with the same least
             number, for comparison.
         fixed: Fleet of least cost that holds the peak and never changes.
-        fixed_usd: Its price for the day.
+        fixed_usd: Price of that fleet for the day.
         reserved: Instances that are worth reserving; `None` without a discount.
         reserved_usd: Price of the day with these reserved.
         slow_policy: Policy at the slow end of the intervals; `None` where the limits hold at no

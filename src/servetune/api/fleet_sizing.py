@@ -28,6 +28,7 @@ from servetune.api.fleet_instances import (
 )
 from servetune.api.fleet_results import FleetDay, FleetLevel, FleetPlan, Scaled
 from servetune.api.inputs import read_records
+from servetune.api.layouts import long_enough
 from servetune.api.notes import progress
 from servetune.api.request import Request, given, request_of
 from servetune.api.shared_options import (
@@ -45,7 +46,7 @@ from servetune.engines import DEFAULT_ENGINE, check_weights
 from servetune.errors import InputError
 from servetune.hardware import Price, device_names
 from servetune.metrics import LATENCIES, Constraint, parse_constraints
-from servetune.models import load_shape
+from servetune.models import NetworkShape, load_shape
 from servetune.option import (
     Count,
     Fraction,
@@ -63,6 +64,7 @@ from servetune.perf.fleet_day import (
     reserved_usd,
 )
 from servetune.perf.fleet_day import Fleet as DayFleet
+from servetune.plan import Plan
 from servetune.search.least_cost import Cover, LeastCost
 from servetune.store import TrialRecord, latest, require_regular, write_text
 from servetune.workload import SHAREGPT, Workload
@@ -72,6 +74,9 @@ from servetune.workload.day import HOUR_S, Traffic, traffic_of
 _TYPES_PLAYED = 3
 _MOST_RATE = 1e6
 _MOST_LOST = 100
+#: Requests that the longest is looked for among, where lengths are drawn, and by how much another
+#: draw's may be longer.
+_MOST_DRAWN, _LONGER = 4000, 1.5
 _RANGE = re.compile(r"\s*([0-9.eE+]+?)\s*\.\.\s*([0-9.eE+]+)\s*")
 _RATES = "write it like --rate 50, --rate 10,50,200 or --rate 1..10000"
 #: Instances that `deploy sagemaker --instances` takes.
@@ -158,7 +163,7 @@ class Fleet(Request, frozen=True, kw_only=True):
     instance: Annotated[
         str | None,
         option(
-            "Instance types to choose from, separated by commas.",
+            "Instance type, or several to choose from, separated by commas.",
             group="Instances",
             metavar="NAME,..",
             default="all of the service; of trials, that of each",
@@ -176,7 +181,11 @@ class Fleet(Request, frozen=True, kw_only=True):
     ] = None
     service: Annotated[
         Literal["sagemaker", "ec2"] | None,
-        option("Service whose instances and prices count.", group="Instances", default="sagemaker"),
+        option(
+            "Service whose instances and prices count.",
+            group="Instances",
+            default="that of the --instance; sagemaker where machines are compared",
+        ),
     ] = None
     price_per_hour_usd: Annotated[
         NonNegative | None,
@@ -439,8 +448,9 @@ def _from_catalogue(request: Fleet) -> tuple[tuple[Constraint, ...], Sized, str]
         allow_unknown=request.allow_unknown,
     )
     check_weights(plan, shape)
+    plan = _with_room(plan, shape, workload)
     kept = request.correction.kept()
-    nodes = instances_by_name(request.instance or "", request.service or "sagemaker", request.gpu)
+    nodes = instances_by_name(request.instance or "", request.service, request.gpu)
     if request.price_per_hour_usd is not None:
         price = Price(
             usd_per_hour=request.price_per_hour_usd, region="", source="given by the user", date=""
@@ -458,6 +468,16 @@ def _from_catalogue(request: Fleet) -> tuple[tuple[Constraint, ...], Sized, str]
         start_up=StartUp(given_s=request.start_up_s),
     )
     return limits, predicted_instances(asked), f"{load}, at random times"
+
+
+def _with_room(plan: Plan, shape: NetworkShape, workload: Workload) -> Plan:
+    """The plan with room for the workload's longest requests, unless it says."""
+    if plan.max_model_len is not None or workload.lengths.fixed_pair is not None:
+        return long_enough(plan, shape, workload)
+    drawn = msgspec.structs.replace(workload, request_count=_MOST_DRAWN).requests()
+    longest = max(each.input_tokens + each.output_tokens for each in drawn)
+    room = 1024 * math.ceil(_LONGER * longest / 1024)
+    return msgspec.structs.replace(plan, max_model_len=min(shape.max_context_tokens, room))
 
 
 def _from_trials(request: Fleet) -> tuple[tuple[Constraint, ...], Sized, str]:
@@ -590,7 +610,9 @@ def _commands(one: SizedInstance, scaled: Scaled, request: Fleet) -> tuple[str, 
     if journal is None:
         stem = f"results/fleet-{one.name}"
         journal, key = Path(f"{stem}.json"), []
-        users = max(1, round(scaled.target))
+        # KEDA's threshold is the journal's load less the headroom; SageMaker's is an option.
+        free = 0.0 if one.name.startswith("ml.") else HEADROOM
+        users = max(1, round(scaled.target / (1 - free)))
         commands.append(journal_command(one.plan, one.node, _workload_of(request), users, stem))
     if not one.name.startswith("ml."):
         words = ["servetune", "deploy", "kubernetes", str(journal), *key, "--copies"]

@@ -20,7 +20,7 @@ def fleet(request: api.Fleet, *, as_json: bool) -> int:
     \b
     servetune fleet --model Qwen/Qwen3-4B --dataset sharegpt --rate 1..10000 \\
       --limits "ttft:p99<=2s;e2e_latency:p99<=40s"
-    servetune fleet results/q.jsonl --day office --peak 200 --survive 1 --reserved-discount 0.4
+    servetune fleet results/q.jsonl --day office --peak 200 --survive 1
     """  # noqa: D301 - click reads the backspace as "keep these lines"
     found = api.fleet(request)
     if as_json:

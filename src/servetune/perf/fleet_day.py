@@ -77,7 +77,7 @@ class PlayedDay(msgspec.Struct, frozen=True, kw_only=True):
         paid: Instances that were paid for, by window.
         in_flight: Requests in flight per instance, by window.
         missing_s: Times of windows in which a limit was missed.
-        wait_s: Wait behind a backlog, by window.
+        wait_s: Seconds behind a backlog, by window.
     """
 
     held_fraction: float
