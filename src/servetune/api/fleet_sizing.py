@@ -566,7 +566,8 @@ class _Rates:
     def _slowly(self, names: tuple[str, ...], rate: float) -> Cover | None:
         """The fleet of these types at the slow end of their intervals."""
         types = [self._by_name[name] for name in names]
-        if not all(one.slow_capacity_per_s for one in types):
+        types = [one for one in types if one.slow_capacity_per_s]
+        if not types:
             return None
         if names not in self._slow:
             kinds = [one.capacity(self._free, slow=True) for one in types]
