@@ -99,7 +99,7 @@ SPELLINGS = {
     "num_gpus": ("--num-gpus", "--gpus"),
     "engine": ("--engine", "--framework"),
     "quantization": ("--quantization", "--precision"),
-    "constraints": ("--constraints",),
+    "constraints": ("--constraints", "--limits"),
     "request_timeout_s": ("--request-timeout", "--timeout"),
     "poll_s": ("--poll-s", "--poll-every"),
 }

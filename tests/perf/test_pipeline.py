@@ -17,7 +17,7 @@ from servetune.perf.sim import SimulatedRun
 from servetune.perf.sim.disaggregation import CacheTransfer, PrefillPool
 from servetune.perf.sim.sequence import SchedulerConfig
 from servetune.perf.sim.serving import EngineLayout
-from servetune.perf.sim.simulation import ClientLoad, _Simulation, run_requests
+from servetune.perf.sim.simulation import ClientLoad, VirtualRun, run_requests
 from servetune.perf.sim.variants import InterruptingVariant, PrefillFirstVariant
 from servetune.plan import Plan
 from servetune.workload import Workload
@@ -114,7 +114,7 @@ def test_all_is_answered_once_and_every_block_comes_back(
     timeout_s = float(rng.choice([15.0, 60.0])) if seed % 2 else None
     load = ClientLoad(options=RunOptions(timeout_s=timeout_s))
     layout = EngineLayout(batches=batches, ranks=1 + seed % 2)
-    run = _Simulation(requests, rules, LAW, load, layout)
+    run = VirtualRun(requests, rules, LAW, load, layout)
     run.play(float("inf"))
     outcomes = {record.outcome for record in run.records if record is not None}
     assert outcomes <= {"ok", "timeout"}
@@ -141,7 +141,7 @@ def test_prompts_for_others_share_the_cache_of_their_pipeline(seed: int) -> None
     )
     transfer = CacheTransfer(latency_s=2.0, bytes_per_s=1.0, bytes_per_token=0.0)
     layout = EngineLayout(batches=2, prefill_pool=PrefillPool(1, transfer))
-    run = _Simulation(requests, CRAMPED, LAW, ClientLoad(), layout)
+    run = VirtualRun(requests, CRAMPED, LAW, ClientLoad(), layout)
     run.play(float("inf"))
     assert all(record is not None and record.outcome == "ok" for record in run.records)
     assert len({id(scheduler.cache) for scheduler in run.schedulers}) == 2

@@ -19,7 +19,7 @@ from servetune.perf.sim import SimulatedRun
 from servetune.perf.sim.admission import Limit, limits_of
 from servetune.perf.sim.sequence import SchedulerConfig
 from servetune.perf.sim.serving import EngineLayout, RequestOverhead
-from servetune.perf.sim.simulation import ClientLoad, RunOptions, _Simulation, run_requests
+from servetune.perf.sim.simulation import ClientLoad, RunOptions, VirtualRun, run_requests
 from servetune.perf.sim.variants import InterruptingVariant, PrefillFirstVariant
 from servetune.plan import Plan
 from servetune.workload import LengthLaws, Poisson, Workload
@@ -185,7 +185,7 @@ def test_nothing_is_answered_late_and_everything_is_given_back(
         options=RunOptions(timeout_s=timeout_s, each_token=each_token),
     )
     layout = limited("max_concurrent_requests", most, "tgi") if most else EngineLayout()
-    run = _Simulation(asked, config, LAW, load, layout)
+    run = VirtualRun(asked, config, LAW, load, layout)
     run.play(float("inf"))
     records = [each for each in run.records if each is not None]
     assert len(records) == 40

@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from servetune.api.estimation import Estimate, estimate
     from servetune.api.executing import what_executes
     from servetune.api.explaining import Explain, Explanation, explain
+    from servetune.api.fleet_results import FleetDay, FleetLevel, FleetPlan
+    from servetune.api.fleet_sizing import Fleet, fleet
     from servetune.api.following import Follow, RunProgress, StopRun, follow, stop
     from servetune.api.layout_study import ComparedLayouts, StudyLayouts, study_layouts
     from servetune.api.mlflow_logging import MlflowLogger, mlflow_logger
@@ -144,6 +146,10 @@ __all__ = [
     "ExportRuns",
     "ExportedRuns",
     "Finding",
+    "Fleet",
+    "FleetDay",
+    "FleetLevel",
+    "FleetPlan",
     "Follow",
     "KeptResult",
     "KserveDeployment",
@@ -212,6 +218,7 @@ __all__ = [
     "explain",
     "export_runs",
     "fields_of",
+    "fleet",
     "follow",
     "list_deployments",
     "list_runs",
@@ -266,6 +273,8 @@ _NAMES: Mapping[str, str] = {
     "executing": "what_executes",
     "explaining": "Explain Explanation explain",
     "following": "Follow RunProgress StopRun follow stop",
+    "fleet_results": "FleetDay FleetLevel FleetPlan",
+    "fleet_sizing": "Fleet fleet",
     "layout_study": "ComparedLayouts StudyLayouts study_layouts",
     "mlflow_logging": "MlflowLogger mlflow_logger",
     "pages": "Ui serve_ui",

@@ -65,6 +65,18 @@ def tune_commands(
     return commands
 
 
+def journal_command(plan: Plan, node: Node, workload: Workload, users: int, stem: str) -> str:
+    """The command that makes a journal of one plan at one load, from which it can be deployed.
+
+    Simulated where the engine can be, as nothing is measured yet.
+    """
+    served = engine(plan.engine)
+    load = f"max_concurrency={users};num_prompts={max(1000, 2 * users)};{_client_lengths(workload)}"
+    arguments = ["servetune", "tune", "--engine", served.simulated_as or plan.engine]
+    arguments += ["--model", plan.model, *_machine(node), "--server-args", _server_args(plan)]
+    return shlex.join([*arguments, "--client-args", load, "--output-json", f"{stem}.json"])
+
+
 #: Requests per user of a measured anchor, as in the tables that similarity was fitted to.
 _ANCHOR_GENERATIONS = 10
 

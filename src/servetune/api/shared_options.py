@@ -263,6 +263,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         option(
             'Limits that a configuration must hold, such as "e2e_latency:p99<=60s;'
             'request_throughput>=5".',
+            "--constraints",
+            "--limits",
             metavar="LIMITS",
         ),
     ] = None

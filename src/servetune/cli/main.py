@@ -50,6 +50,10 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "servetune.cli.compare:compare",
             "Compare runs before and now; a gate for CI.",
         ),
+        "fleet": (
+            "servetune.cli.fleet:fleet",
+            "Size a fleet for a traffic or a day, at the least cost.",
+        ),
         "calibrate": (
             "servetune.cli.calibrate:calibrate",
             "Correct predictions by measured trials.",

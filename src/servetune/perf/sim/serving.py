@@ -260,9 +260,13 @@ class ServingCore(ABC, Generic[RankT]):
                 rank.admission = admission
         self._rank_of = {id(rank.scheduler): rank for rank in (*self.ranks, *self.prefill_ranks)}
         schedulers = [[rank.scheduler for rank in group] for group in groups]
-        self._router = Router(schedulers, layout.routing)
+        self._router = self._new_router(schedulers, layout)
         self._prefill_router = Router([[rank.scheduler for rank in self.prefill_ranks]])
         self._transfer = pool.transfer if pool else None
+
+    def _new_router(self, copies: Several[Several[Scheduler]], layout: EngineLayout) -> Router:
+        """Router of requests to the ranks of the copies."""
+        return Router(copies, layout.routing)
 
     @abstractmethod
     def _new_rank(self, scheduler: Scheduler) -> RankT:

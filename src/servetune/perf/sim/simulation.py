@@ -121,6 +121,53 @@ def simulate(
     Raises:
         PlanError: The plan does not fit, or a request could never be served by it.
     """
+    run = prepared_run(
+        plan,
+        shape,
+        node,
+        workload,
+        coefficients=coefficients,
+        calibration=calibration,
+        transfer=transfer,
+        options=options,
+    )
+    return run_requests(run.requests, run.config, run.law, run.load, run.layout)
+
+
+class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests of a workload, and the engine and clients that a plan makes of a machine.
+
+    Attributes:
+        requests: Requests by due time.
+        config: Limits of every scheduler.
+        law: Step times.
+        load: Sending by the clients.
+        layout: Schedulers that serve them.
+    """
+
+    requests: tuple[Request, ...]
+    config: SchedulerConfig
+    law: StepLaw
+    load: ClientLoad
+    layout: EngineLayout
+
+
+def prepared_run(
+    plan: Plan,
+    shape: NetworkShape,
+    node: Node,
+    workload: Workload,
+    *,
+    coefficients: Coefficients | None = None,
+    calibration: Calibration | None = None,
+    transfer: CacheTransfer | None = None,
+    options: RunOptions | None = None,
+) -> PreparedRun:
+    """Everything that a simulation of a workload on a plan needs; arguments as of `simulate`.
+
+    Raises:
+        PlanError: The plan does not fit, or a request could never be served by it.
+    """
     check_starts(plan, shape, node.device)
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
@@ -179,7 +226,13 @@ def simulate(
         prefill_pool=prefill_pool,
         admission=limits_of(filled),
     )
-    return run_requests(requests, batch_in_flight(config, filled), law, load, layout)
+    return PreparedRun(
+        requests=requests,
+        config=batch_in_flight(config, filled),
+        law=law,
+        load=load,
+        layout=layout,
+    )
 
 
 def _lengths(requests: Several[Request]) -> Observed:
@@ -274,7 +327,7 @@ def run_requests(
         PlanError: A request could never be served, or due before the request in front of it.
     """
     _check_possible(requests, config)
-    run = _Simulation(requests, config, law, load, layout)
+    run = VirtualRun(requests, config, law, load, layout)
     run.play(math.inf if load.stop_s is None else load.stop_s)
     schedulers = run.schedulers
     records = tuple(record for record in run.records if record is not None)
@@ -376,7 +429,7 @@ def _simulated(request: Request, due_s: float) -> _SimulatedRequest:
 class _SimulatedRank(Rank):
     """Rank whose planned stretches happen as a whole."""
 
-    def __init__(self, scheduler: Scheduler, run: _Simulation) -> None:
+    def __init__(self, scheduler: Scheduler, run: VirtualRun) -> None:
         super().__init__(scheduler, run.events)
         self._run = run
 
@@ -390,7 +443,7 @@ class _SimulatedRank(Rank):
         self.wake(now_s)
 
 
-class _Simulation(ServingCore[_SimulatedRank]):
+class VirtualRun(ServingCore[_SimulatedRank]):
     """Users and engine of one run.
 
     Attributes:

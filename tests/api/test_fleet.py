@@ -1,0 +1,198 @@
+"""Fleets for rates and days, of predictions and of trials, in Python and on the command line."""
+
+import json
+import math
+import shlex
+
+import msgspec
+import pytest
+
+import servetune as st
+from servetune.errors import InputError, UnknownName
+from servetune.hardware import instance
+
+LIMITS = "ttft:p99<=2s;e2e_latency:p99<=15s"
+SHORT = {"input_tokens": 300, "output_tokens": 100}
+ON_L4 = {**SHORT, "instance": "ml.g6.xlarge", "constraints": LIMITS}
+
+
+@pytest.fixture(scope="module")
+def journals(tmp_path_factory):
+    """Simulated trials of one configuration: by users, and by requests per second."""
+    folder = tmp_path_factory.mktemp("trials")
+    lengths = ["num_prompts=700", "random_input_len=300", "random_output_len=100"]
+    loads = {"users": "max_concurrency=[1,8,16,32]", "rates": "request_rate=[1,3,5]"}
+    for name, load in loads.items():
+        st.tune(
+            "Qwen/Qwen3-4B",
+            engine="simulated",
+            instance="ml.g6.xlarge",
+            client_args=[load, *lengths],
+            constraints="e2e_latency:p99<=5s",
+            output_json=folder / f"{name}.json",
+        )
+    return folder
+
+
+@pytest.fixture
+def journal(journals):
+    return journals / "users.jsonl"
+
+
+@pytest.fixture(scope="module")
+def predicted():
+    asked = {**ON_L4, "instance": "ml.g6.xlarge,ml.p5e.48xlarge"}
+    return st.fleet("Qwen/Qwen3-4B", rate="1..50", survive=1, reserved_discount=0.4, **asked)
+
+
+def test_each_rate_has_the_instances_that_its_capacity_needs(predicted):
+    [one] = predicted.instances
+    price = instance("ml.g6.xlarge").price.usd_per_hour
+    assert [level.rate_per_s for level in predicted.levels] == [1, 2, 5, 10, 20, 50]
+    for level in predicted.levels:
+        count = math.ceil(level.rate_per_s / (0.8 * one.capacity_per_s)) + 1
+        assert level.fleet.counts == {"ml.g6.xlarge": count}
+        assert level.fleet.usd_per_hour == pytest.approx(count * price)
+        assert level.reserved_usd_per_hour == pytest.approx(0.6 * count * price)
+        assert level.slow.machines > count or level.rate_per_s < 5
+        [scaled] = level.scaling
+        assert scaled.minimum == count <= scaled.maximum
+    assert one.slow_capacity_per_s < one.capacity_per_s
+    assert list(predicted.df["instances"]) == [each.fleet.machines for each in predicted.levels]
+    assert f"{price:.4g}" in str(predicted)
+    assert "2026-09-27" in str(predicted)
+
+
+def test_the_largest_rate_of_a_copy_is_where_a_simulation_reaches_its_limit(predicted):
+    [one] = predicted.instances
+    simulated = [
+        st.simulate(
+            "Qwen/Qwen3-4B",
+            instance="ml.g6.xlarge",
+            rate=share * one.capacity_per_s,
+            requests=1500,
+            seed=5,
+            constraints=LIMITS,
+            **{name: str(value) for name, value in SHORT.items()},
+        ).feasible
+        for share in (0.9, 1.15)
+    ]
+    assert simulated == [True, False]
+
+
+def test_a_day_is_answered_by_what_was_played(journal, tmp_path):
+    day = tmp_path / "day.csv"
+    day.write_text("time,rate\n00:00,5\n02:00,20\n03:00,20\n05:00,5\n")
+    page = tmp_path / "fleet.html"
+    found = st.fleet(source=[journal], day=str(day), out=page, reserved_discount=0.5)
+    played = found.day.played
+    assert found.feasible
+    assert played.held_fraction == 1
+    assert played.usd <= found.day.fixed_usd
+    assert found.day.reserved_usd < played.usd
+    assert len(found.df) == len(played.serving) == 1800
+    text = page.read_text()
+    assert text.count("<svg") == 3
+    assert "<script" not in text
+    assert "instance-hours" in str(found) or "always" in str(found)
+    plain = json.loads(msgspec.json.encode(found.to_json()))
+    assert plain["day"]["held"] is True
+    assert plain["day"]["windows"]
+
+
+def test_trials_agree_with_the_prediction_of_the_same_copies(journals):
+    limits = "e2e_latency:p99<=5s"
+    predicted = st.fleet("Qwen/Qwen3-4B", rate=20, **{**ON_L4, "constraints": limits})
+    [alone] = predicted.instances
+    tune, deploy = map(shlex.split, predicted.levels[0].scaling[0].commands)
+    assert tune[:4] == ["servetune", "tune", "--engine", "simulated"]
+    assert tune[-1] == deploy[3] == "results/fleet-ml.g6.xlarge.json"
+    found = {}
+    for name in ("users", "rates"):
+        [found[name]] = st.fleet(source=[journals / f"{name}.jsonl"], rate=20).instances
+    assert found["rates"].basis == "simulated"
+    assert found["rates"].capacity_per_s == pytest.approx(alone.capacity_per_s, rel=0.1)
+    # Users who begin together meet each other's first prompts, which random arrivals do not.
+    share = found["users"].capacity_per_s / alone.capacity_per_s
+    assert 0.6 < share < 1.1
+    assert found["users"].key
+    with pytest.raises(InputError, match="missed"):
+        st.fleet(source=[journals / "users.jsonl"], rate=20, constraints="e2e_latency:p99<=1s")
+
+
+def test_the_printed_commands_deploy_what_was_sized(journal, called, tmp_path):
+    [scaled] = st.fleet(source=[journal], rate=20).levels[0].scaling
+    [command] = scaled.commands
+    words = shlex.split(command)
+    assert words[0] == "servetune"
+    done = called(*words[1:], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    written = "".join(
+        path.read_text() for path in (tmp_path / "bundle-ml.g6.xlarge").rglob("*.json")
+    )
+    assert f'"TargetValue": {scaled.target}' in written
+    assert f'"MinCapacity": {scaled.minimum}' in written
+    assert f'"MaxCapacity": {scaled.maximum}' in written
+
+
+def test_one_load_is_no_curve(journal, tmp_path):
+    alone = tmp_path / "alone.jsonl"
+    alone.write_text(journal.read_text().splitlines()[0] + "\n")
+    with pytest.raises(InputError, match="no load curve") as refused:
+        st.fleet(source=[alone], rate=20)
+    assert "-c 1,8,32,128" in refused.value.hint
+
+
+def test_an_instance_without_a_price_is_named_and_has_no_figure(predicted):
+    assert [(each.instance, each.reason) for each in predicted.left_out] == [
+        ("ml.p5e.48xlarge", "its price is not known")
+    ]
+    with pytest.raises(InputError, match="known price"):
+        st.fleet("Qwen/Qwen3-4B", rate=3, **{**ON_L4, "instance": "ml.p5e.48xlarge"})
+
+
+def test_limits_that_nothing_holds_say_which_binds_and_by_how_much():
+    with pytest.raises(
+        InputError, match=r"no instance holds e2e_latency:p99<=100ms.*times the lim"
+    ):
+        st.fleet(
+            "Qwen/Qwen3-4B", rate=3, **{**ON_L4, "constraints": "ttft<=9s;e2e_latency:p99<=100ms"}
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rate": "0"}, "no rate above 0"),
+        ({"rate": "-5"}, "no rate above 0"),
+        ({"rate": "many"}, "no rate above 0"),
+        ({"rate": "50..10"}, "runs backwards"),
+        ({"rate": "5", "day": "office", "peak_per_s": 3}, "rates or for a day"),
+        ({}, "needs a traffic"),
+        ({"day": "office"}, "without a rate"),
+        ({"rate": "5", "peak_per_s": 3}, "--day"),
+        ({"rate": "5", "constraints": None}, "there are none"),
+        ({"rate": "5", "constraints": "request_throughput>=5"}, "no upper limit on a latency"),
+        ({"rate": "5", "constraints": "ttft>=5s"}, "no upper limit on a latency"),
+        ({"rate": "5", "headroom": 1}, "leaves no load"),
+        ({"rate": "5", "instance": "ml.g6.xlarg"}, "unknown instance"),
+        ({"rate": "5", "instance": None, "price_per_hour_usd": 2}, "one type"),
+        ({"rate": "5", "out": "fleet.pdf"}, "does not end in .html"),
+        ({"day": "office", "peak_per_s": 5, "headroom": 0.3}, "no effect on a day"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused_before_anything_is_computed(options, words):
+    asked = {"constraints": LIMITS, "instance": "ml.g6.xlarge", **options}
+    with pytest.raises((InputError, UnknownName), match=words):
+        st.fleet("Qwen/Qwen3-4B", **asked)
+
+
+def test_the_command_line_prints_what_the_library_finds(journal, called):
+    done = called("fleet", journal, "--rate", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["instances"][0]["price"]["date"]
+    assert found["levels"][0]["scaling"][0]["commands"][-1].startswith("servetune deploy sagemaker")
+    refused = called("fleet", journal, "--rate", "0")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("error: --rate '0' is no rate above 0")
