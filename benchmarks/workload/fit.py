@@ -3,7 +3,7 @@ what `servetune workloads fit` learned of a log of it.
 
 python benchmarks/workload/fit.py             all shapes, a table in Markdown
 python benchmarks/workload/fit.py NAME ...    some of them
-python benchmarks/workload/fit.py --seeds 5 --requests 40000
+python benchmarks/workload/fit.py --log 40000 --requests 20000 --seeds 3   the defaults
 
 Each shape is a workload in open loop. One sample of it is simulated, which gives the times of later
 turns, and written as a log in the form named; the log is read and fitted by the functions behind the
@@ -61,17 +61,17 @@ def azure_like(seed, count=20_000):
 
 
 def chatbots():
-    """Three assistants with system prompts of their own, turns that thin out, users who think."""
+    """Long chats, as Mooncake's: three assistants with system prompts of their own, turns that thin out, users who think."""
     parts = [
         {
             "name": f"assistant {i}",
             "weight": weight,
-            "input_tokens": {"kind": "lognormal", "median": tokens + 180, "sigma": 0.4, "min": tokens + 20, "max": 6000},
+            "input_tokens": {"kind": "lognormal", "median": tokens + 1800, "sigma": 0.4, "min": tokens + 700, "max": 9000},
             "output_tokens": {"kind": "lognormal", "median": 160, "sigma": 0.7, "max": 1500},
             "prefix": {"levels": [{"tokens": tokens}]},
             "sessions": {
                 "turns": {"kind": "empirical", "tokens": [1, 1, 1, 1, 2, 2, 3, 3, 4, 6, 9]},
-                "turn_tokens": {"kind": "lognormal", "median": 60, "sigma": 0.9, "max": 2000},
+                "turn_tokens": {"kind": "lognormal", "median": 200, "sigma": 0.9, "max": 2000},
                 "think_ms": {"kind": "lognormal", "median": 12000, "sigma": 0.8, "max": 300000},
             },
         }
@@ -142,7 +142,7 @@ SHAPES = {
     "sharegpt_bursts": (lambda: Law(of_lengths(SHAREGPT, "sharegpt"), "kind=mmpp,rates_per_s=[0.6,3],dwell_s=[40,10]"), "servetune"),
     "correlated": (lambda: Drawn(correlated, "kind=gamma,rate_per_s=1.2,burstiness=0.4"), "azure"),
     "azure_like": (lambda: Drawn(azure_like, "kind=sine,mean_per_s=0.7,amplitude_per_s=0.4,period_s=7200"), "azure"),
-    "chatbots": (lambda: Law(chatbots(), "kind=poisson,rate_per_s=0.28"), "mooncake"),
+    "chatbots": (lambda: Law(chatbots(), "kind=poisson,rate_per_s=0.12"), "mooncake"),
     "agents": (lambda: Law(agents(), "kind=gamma,rate_per_s=0.2,burstiness=0.6"), "openai"),
     "stepped": (lambda: Drawn(stepped, "kind=modulated,steps=[(1800,0.5),(1200,1.4),(900,0.9)],factors=[0.7,2.2],dwell_s=[60,15]"), "burstgpt"),
 }
@@ -295,11 +295,11 @@ def means(make, seeds, count):
     return np.mean([latencies(make(seed, count))[0] for seed in seeds], axis=0)
 
 
-def compare(name, count, seeds, keep=None):
+def compare(name, count, logged_count, seeds, keep=None):
     make, form = SHAPES[name]
     original = make()
     start = time.process_time()
-    logged = original.at(1, count)
+    logged = original.at(1, logged_count)
     _, run = latencies(logged)
     folder = Path(keep or tempfile.mkdtemp())
     path = folder / f"{name}.{form}.log"
@@ -330,13 +330,14 @@ def main():
     options = argparse.ArgumentParser()
     options.add_argument("names", nargs="*")
     options.add_argument("--requests", type=int, default=20_000)
+    options.add_argument("--log", type=int, default=40_000, help="requests of the log")
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--keep")
     chosen = options.parse_args()
     print("| shape | log | TTFT p50 / p99 ms | ITL p50 / p99 ms | fit: TTFT p50, p99; ITL p50, p99 | "
           "self | file kB | fit s |\n|---|---|--:|--:|--:|--:|--:|--:|")  # fmt: skip
     for name in chosen.names or SHAPES:
-        row = compare(name, chosen.requests, chosen.seeds, chosen.keep)
+        row = compare(name, chosen.requests, chosen.log, chosen.seeds, chosen.keep)
         ms = row["own"] * 1000
         fit, noise = (", ".join(f"{x * 100:+.1f}" for x in row[k]) for k in ("fit", "noise"))
         print(f"| {row['name']} | {row['form']} | {ms[0]:.0f} / {ms[1]:.0f} | {ms[2]:.1f} / {ms[3]:.1f} "

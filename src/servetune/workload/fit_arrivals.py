@@ -40,7 +40,7 @@ _STATE_BINS, _ROUNDS = 6000, 40
 #: Scales of counts at which laws are compared, and simulations of each law.
 _SCALES, _SIMULATIONS = 10, 4
 #: Misfit that a further state must remove, in logarithms of the variance of counts.
-_STATE_COST = 0.03
+_STATE_COST = 0.05
 #: Distance of distribution functions below which gaps are gamma.
 _SAME_GAPS = 0.015
 

@@ -25,6 +25,7 @@ from servetune.workload.fit_arrivals import fit_arrivals
 from servetune.workload.laws import Always, ByInput, Empirical, Law, Table
 from servetune.workload.parts import Node, Part, Prefix, Sessions
 from servetune.workload.request_log import Hashes, LoggedRequest, RequestLog
+from servetune.workload.traces import HASHED_TOKENS
 from servetune.workload.workload import MOST_REQUESTS, Workload
 
 LEAST_REQUESTS = 50
@@ -43,10 +44,13 @@ _MOST_ROOTS, _MOST_NODES = 7, 1000
 _LEAST_SHARED = 12
 #: Observations of a table of answers at least, and most tables.
 _TABLE_ANSWERS, _MOST_TABLES = 120, 20
-#: Relative error of a table of quantiles between its points.
-_TABLE_ERROR = 0.01
-#: Different numbers that are written one by one, each as often as it was.
-_FEW = 12
+#: Relative error of a table of quantiles between its points: no less, and times the root of the
+#: observations, as a sample knows its own law no better.
+_TABLE_ERROR, _SAMPLE_ERROR = 0.01, 0.5
+#: Different numbers that are written one by one, each as often as it was, and numbers then.
+_FEW, _MOST_WHOLE = 12, 100
+#: Name of the node above all others, which no block has.
+_ROOT = -1
 #: Seconds after which a question is no longer an answer's next turn.
 _MOST_THINK_S = 6 * 3600.0
 
@@ -178,7 +182,7 @@ def _followed(requests: Sequence[LoggedRequest]) -> dict[int, int]:
     by_prompt: dict[int, int] = {}
     by_session: dict[int, int] = {}
     by_block: dict[int, int] = {}
-    ending = Counter(int(each.hashes[-1]) for each in requests if len(each.hashes))
+    growing = _growing_blocks(requests)
     for i, request in enumerate(requests):
         found = None
         if request.session is not None:
@@ -199,9 +203,26 @@ def _followed(requests: Sequence[LoggedRequest]) -> dict[int, int]:
             by_session[request.session] = i
         elif request.whole is not None:
             by_prompt[request.whole] = i
-        elif len(request.hashes) and ending[int(request.hashes[-1])] <= 2:
+        elif len(request.hashes) and int(request.hashes[-1]) in growing:
             by_block[int(request.hashes[-1])] = i
     return before
+
+
+def _growing_blocks(requests: Sequence[LoggedRequest]) -> set[int]:
+    """Blocks that are one conversation's: prompts that end in them grow by the answers between.
+
+    Many prompts of all lengths end in the last block of a shared beginning.
+    """
+    latest: dict[int, LoggedRequest] = {}
+    mixed: set[int] = set()
+    for request in requests:
+        if len(request.hashes):
+            block = int(request.hashes[-1])
+            last = latest.get(block)
+            if last and request.input_tokens <= last.input_tokens + last.output_tokens:
+                mixed.add(block)
+            latest[block] = request
+    return latest.keys() - mixed
 
 
 def _by_blocks(
@@ -262,7 +283,10 @@ class _Path(msgspec.Struct, frozen=True):
 def _path(request: LoggedRequest, tree: _SharedTree) -> _Path:
     nodes = tree.path(request.hashes)
     names = tuple(name for name, _, _ in nodes)
-    return _Path(names, tuple(blocks * request.block_tokens for _, blocks, _ in nodes))
+    tokens = [blocks * request.block_tokens for _, blocks, _ in nodes]
+    if tokens and request.block_tokens < HASHED_TOKENS:
+        tokens[0] += request.block_tokens / 2  # beginnings end within a block, in its middle
+    return _Path(names, tuple(tokens))
 
 
 def _parts(chats: Sequence[_Chat], tree: _SharedTree) -> Iterator[Part]:
@@ -339,13 +363,13 @@ def _prefix(paths: Sequence[_Path]) -> tuple[Prefix | None, Numbers]:
         for depth, (name, length) in enumerate(zip(path.names, path.tokens, strict=True)):
             visits[name] += 1
             tokens[name] += length  # type: ignore[assignment]
-            under[name] = path.names[depth - 1] if depth else 0
+            under[name] = path.names[depth - 1] if depth else _ROOT
     saved = {name: (count - 1) * tokens[name] / count for name, count in visits.items()}
     chosen: set[int] = set()
     for name in sorted(saved, key=lambda each: -saved[each])[:_MOST_NODES]:
         while saved[name] > 0 and name not in chosen:
             chosen.add(name)
-            if not under[name]:
+            if under[name] == _ROOT:
                 break
             name = under[name]  # noqa: PLW2901 - up to the root
     order = [name for name in _from_roots(under, chosen) if tokens[name] / visits[name] >= 1]
@@ -366,7 +390,7 @@ def _prefix(paths: Sequence[_Path]) -> tuple[Prefix | None, Numbers]:
 
 def _from_roots(under: dict[int, int], chosen: Iterable[int]) -> list[int]:
     """Names in an order in which each comes after the one that it is under."""
-    depth: dict[int, int] = {0: 0}
+    depth: dict[int, int] = {_ROOT: 0}
 
     def deep(name: int) -> int:
         if name not in depth:
@@ -401,7 +425,8 @@ def law_of_counts(counts: Sequence[int] | Numbers, *, whole: bool = False) -> La
     if len(different) == 1:
         return Always(int(different[0]))
     if whole or len(different) <= _FEW:
-        picked = values[np.linspace(0, len(values) - 1, min(len(values), 400)).round().astype(int)]
+        kept = min(len(values), _MOST_WHOLE)
+        picked = values[((np.arange(kept) + 0.5) / kept * len(values)).astype(int)]
         return Empirical(tuple(picked.tolist()))
     return Table(quantile_points(values), mean=float(f"{values.mean():.6g}"))
 
@@ -420,7 +445,7 @@ def quantile_points(values: Numbers) -> tuple[tuple[float, float], ...]:
     grid = grid[(grid * count >= 0.5) | (grid == 0)]
     grid = grid[((1 - grid) * count >= 0.5) | (grid == 1)]
     at = np.log(np.quantile(values, grid, method="hazen"))
-    chosen = _bends(grid, at)
+    chosen = _bends(grid, at, max(_TABLE_ERROR, _SAMPLE_ERROR / math.sqrt(count)))
     return tuple((round(float(grid[i]), 4), _three(math.exp(at[i]))) for i in chosen)
 
 
@@ -429,7 +454,7 @@ def _three(tokens: float) -> float:
     return float(round(tokens)) if tokens >= 100 else round(tokens, 1)
 
 
-def _bends(grid: NDArray[np.float64], at: NDArray[np.float64]) -> list[int]:
+def _bends(grid: NDArray[np.float64], at: NDArray[np.float64], error: float) -> list[int]:
     """Places of the points between which straight lines are near enough (Douglas and Peucker)."""
     chosen, open_ = {0, len(grid) - 1}, [(0, len(grid) - 1)]
     while open_:
@@ -440,7 +465,7 @@ def _bends(grid: NDArray[np.float64], at: NDArray[np.float64]) -> list[int]:
         line = np.interp(grid[inside], grid[[low, high]], at[[low, high]])
         off = np.abs(line - at[inside])
         worst = int(np.argmax(off))
-        if off[worst] > _TABLE_ERROR:
+        if off[worst] > error:
             middle = int(inside[worst])
             chosen.add(middle)
             open_ += [(low, middle), (middle, high)]

@@ -43,8 +43,8 @@ LogForm = Literal["openai", "sagemaker", "vllm", "mooncake", "azure", "burstgpt"
 
 Hashes = NDArray[np.uint64]
 
-#: Characters of a block of text, about eight tokens, and ids of a block of token ids.
-BLOCK_CHARACTERS, BLOCK_IDS = 32, 16
+#: Characters of a block of text, about four tokens, and ids of a block of token ids.
+BLOCK_CHARACTERS, BLOCK_IDS = 16, 4
 
 CHARACTERS_PER_TOKEN = 4.0
 """Characters of a token of English text, where neither usage nor a tokenizer tells."""

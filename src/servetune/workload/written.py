@@ -30,7 +30,8 @@ def workload_text(workload: Workload, comments: Sequence[str] = ()) -> str:
         if table[name] != defaults[name] or name in ("api", "request_count"):
             lines.append(f"{name} = {_value(table[name])}")
     if table["arrivals"] != defaults["arrivals"]:
-        lines += ["", "[arrivals]", *_members(table["arrivals"])]
+        kind = _value(table["arrivals"]["kind"])
+        lines += ["", "[arrivals]", f"kind = {kind}", *_struct(workload.arrivals)]
     for part in workload.parts:
         lines += ["", *_part(part)]
     return "\n".join(lines) + "\n"
@@ -64,11 +65,6 @@ def _law(law: Law) -> str:
         return str(law.tokens)
     text = format_length(law)
     return _value(text) if len(text) <= _WIDTH else _value(law)
-
-
-def _members(table: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in table.items():
-        yield f"{name} = {_value(value)}"
 
 
 def _value(value: Any) -> str:
