@@ -83,6 +83,23 @@ if TYPE_CHECKING:
         recommend,
         write_report,
     )
+    from servetune.api.workloads import (
+        Catalogue,
+        FittedLog,
+        WorkloadCheck,
+        WorkloadDescription,
+        Workloads,
+        WorkloadSample,
+        WorkloadsFit,
+        WorkloadsSample,
+        WorkloadsShow,
+        WorkloadsValidate,
+        fit_log,
+        list_workloads,
+        sample_workload,
+        show_workload,
+        validate_workload,
+    )
 
 __all__ = [
     "Apply",
@@ -92,6 +109,7 @@ __all__ = [
     "BentomlDeployment",
     "Calibrate",
     "CalibrationNames",
+    "Catalogue",
     "Checkup",
     "CommandDeployment",
     "ComparedLayouts",
@@ -104,6 +122,7 @@ __all__ = [
     "Estimate",
     "Estimation",
     "Finding",
+    "FittedLog",
     "KeptResult",
     "KserveDeployment",
     "KubernetesDeployment",
@@ -141,6 +160,14 @@ __all__ = [
     "Trials",
     "Ui",
     "Update",
+    "WorkloadCheck",
+    "WorkloadDescription",
+    "WorkloadSample",
+    "Workloads",
+    "WorkloadsFit",
+    "WorkloadsSample",
+    "WorkloadsShow",
+    "WorkloadsValidate",
     "apply",
     "bench",
     "calibrate",
@@ -148,21 +175,26 @@ __all__ = [
     "doctor",
     "estimate",
     "fields_of",
+    "fit_log",
+    "list_workloads",
     "logs",
     "orphans",
     "plan_staging",
     "read",
     "recommend",
     "render",
+    "sample_workload",
     "schema",
     "serve_simulation",
     "serve_ui",
+    "show_workload",
     "simulate",
     "stage",
     "status",
     "study_layouts",
     "tune",
     "update",
+    "validate_workload",
     "write_report",
 ]
 
@@ -193,6 +225,11 @@ _NAMES: Mapping[str, str] = {
     "staging": "Staging StagingPlan plan_staging stage",
     "study": "PlannedServer StudyResult TrialDone tune",
     "study_request": "Study",
+    "workloads": (
+        "Catalogue FittedLog WorkloadCheck WorkloadDescription WorkloadSample Workloads "
+        "WorkloadsFit WorkloadsSample WorkloadsShow WorkloadsValidate fit_log list_workloads "
+        "sample_workload show_workload validate_workload"
+    ),
     "trials": "Pick Recommend Rent Report Reported Trials read recommend write_report",
 }
 #: Name -> module that has it.

@@ -352,20 +352,25 @@ def _lengths_of(part: Part) -> LengthLaws | None:
 
 
 #: Keys whose value is a law of token counts, written as a number, a text or a table.
-_LAWS = ("input_tokens", "output_tokens", "turns", "turn_tokens", "answer_tokens", "think_ms")
+LAW_KEYS = ("input_tokens", "output_tokens", "turns", "turn_tokens", "answer_tokens", "think_ms")
 
 
 def workload_of(table: JsonMembers, *, where: str = "the workload") -> Workload:
     """Workload that tables of TOML or JSON describe.
 
     Args:
-        table: Tables as `tomllib` gives them; parts are under `part`.
+        table: Tables as `tomllib` gives them; parts are under `part`. The table `published` says
+            how others measured it (`catalogue.Published`) and changes no request.
         where: Place of the tables, for messages.
 
     Raises:
         InputError: With the place of what has no meaning.
     """
-    members = {"parts" if name == "part" else name: each for name, each in table.items()}
+    members = {
+        "parts" if name == "part" else name: each
+        for name, each in table.items()
+        if name != "published"
+    }
     members = _with_laws(members, where)
     try:
         if isinstance(members.get("arrivals"), str):
@@ -405,7 +410,7 @@ def read_workload(path: str | Path) -> Workload:
 
 def _with_laws(table: JsonMembers, where: str, key: str = "") -> JsonObject:
     """Table with every law of token counts read, and every JSON schema as text."""
-    laws = (*_LAWS, "tokens") if key == "documents" else _LAWS
+    laws = (*LAW_KEYS, "tokens") if key == "documents" else LAW_KEYS
     read = dict(table)
     for name, value in table.items():
         if name in laws:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,43 +22,74 @@ _FIRST = (
 )  # fmt: skip
 
 
+class Setting(msgspec.Struct, frozen=True):
+    """One setting of a workload that differs from its default.
+
+    Attributes:
+        place: Tables that it is in, such as `part[1].sessions`; empty for the workload's own.
+        kind: Struct that has it.
+        key: Key in the file.
+        value: Value as the file has it.
+    """
+
+    place: str
+    kind: type[msgspec.Struct]
+    key: str
+    value: str
+
+
+def settings_of(workload: Workload) -> Iterator[Setting]:
+    """Settings of a workload that differ from the defaults, in the order of a file."""
+    for name in _FIRST:
+        value = getattr(workload, name)
+        if value != getattr(_DEFAULT, name) or name in ("api", "request_count"):
+            yield Setting("", Workload, name, _value(value))
+    if workload.arrivals != _DEFAULT.arrivals:
+        kind = str(workload.arrivals.__struct_config__.tag)
+        yield Setting("arrivals", type(workload.arrivals), "kind", _value(kind))
+        yield from _struct(workload.arrivals, "arrivals")
+    for number, part in enumerate(workload.parts, start=1):
+        place = f"part[{number}]"
+        yield from _struct(part, place, skip=tuple(_TABLES))
+        for name in _TABLES:
+            if getattr(part, name) is not None:
+                yield from _struct(getattr(part, name), f"{place}.{name}")
+
+
 def workload_text(workload: Workload, comments: Sequence[str] = ()) -> str:
     """TOML of a workload: what differs from the defaults, with comments at the top."""
-    table = msgspec.to_builtins(workload)
-    defaults = msgspec.to_builtins(_DEFAULT)
     lines = [f"# {line}".rstrip() for line in comments]
-    for name in _FIRST:
-        if table[name] != defaults[name] or name in ("api", "request_count"):
-            lines.append(f"{name} = {_value(table[name])}")
-    if table["arrivals"] != defaults["arrivals"]:
-        kind = _value(table["arrivals"]["kind"])
-        lines += ["", "[arrivals]", f"kind = {kind}", *_struct(workload.arrivals)]
-    for part in workload.parts:
-        lines += ["", *_part(part)]
+    place = ""
+    for setting in settings_of(workload):
+        if setting.place != place:
+            place = setting.place
+            lines += ["", _head(place)] if "." not in place else [_head(place)]
+        lines.append(f"{setting.key} = {setting.value}")
     return "\n".join(lines) + "\n"
 
 
 _DEFAULT = Workload(parts=(Part(input_tokens=Always(1), output_tokens=Always(1)),))
 
-
-def _part(part: Part) -> Iterator[str]:
-    yield "[[part]]"
-    yield from _struct(part, skip=("prefix", "sessions"))
-    for name, value in (("prefix", part.prefix), ("sessions", part.sessions)):
-        if value is not None:
-            yield f"[part.{name}]"
-            yield from _struct(value)
+#: Tables of a part.
+_TABLES = ("prefix", "sessions", "documents", "images", "dataset")
 
 
-def _struct(value: msgspec.Struct, skip: Sequence[str] = ()) -> Iterator[str]:
+def _head(place: str) -> str:
+    """Line that begins a table."""
+    table = re.sub(r"\[\d+\]", "", place)
+    return f"[[{table}]]" if place.endswith("]") else f"[{table}]"
+
+
+def _struct(value: msgspec.Struct, place: str, skip: Sequence[str] = ()) -> Iterator[Setting]:
     """Members that differ from their defaults; laws as text where that is short."""
-    given = value.__struct_fields__[len(value.__struct_fields__) - len(value.__struct_defaults__) :]
-    defaults = dict(zip(given, value.__struct_defaults__, strict=False))
-    for name in value.__struct_fields__:
+    names = value.__struct_fields__
+    defaults = dict(zip(reversed(names), reversed(value.__struct_defaults__), strict=False))
+    for name in names:
         member = getattr(value, name)
         if name in skip or (name in defaults and member == defaults[name]):
             continue
-        yield f"{name} = {_law(member) if isinstance(member, Law) else _value(member)}"
+        text = _law(member) if isinstance(member, Law) else _value(member)
+        yield Setting(place, type(value), name, text)
 
 
 def _law(law: Law) -> str:
