@@ -66,7 +66,13 @@ def chatbots():
         {
             "name": f"assistant {i}",
             "weight": weight,
-            "input_tokens": {"kind": "lognormal", "median": tokens + 1800, "sigma": 0.4, "min": tokens + 700, "max": 9000},
+            "input_tokens": {
+                "kind": "lognormal",
+                "median": tokens + 1800,
+                "sigma": 0.4,
+                "min": tokens + 700,
+                "max": 9000,
+            },
             "output_tokens": {"kind": "lognormal", "median": 160, "sigma": 0.7, "max": 1500},
             "prefix": {"levels": [{"tokens": tokens}]},
             "sessions": {
@@ -83,12 +89,27 @@ def chatbots():
 def agents():
     """Unseen while the form was chosen: agents whose turns add tool results, many system prompts."""
     part = {
-        "input_tokens": {"kind": "lognormal", "median": 1500, "sigma": 0.35, "min": 900, "max": 6000},
-        "output_tokens": {"kind": "quantiles", "points": [[0, 12], [0.6, 45], [0.9, 220], [1, 900]]},
-        "prefix": {"levels": [{"tokens": 320, "branches": 2}, {"tokens": 420, "branches": 12}], "skew": 0.9},
+        "input_tokens": {
+            "kind": "lognormal",
+            "median": 1500,
+            "sigma": 0.35,
+            "min": 900,
+            "max": 6000,
+        },
+        "output_tokens": {
+            "kind": "quantiles",
+            "points": [[0, 12], [0.6, 45], [0.9, 220], [1, 900]],
+        },
+        "prefix": {
+            "levels": [{"tokens": 320, "branches": 2}, {"tokens": 420, "branches": 12}],
+            "skew": 0.9,
+        },
         "sessions": {
             "turns": {"kind": "uniform", "min": 2, "max": 8},
-            "turn_tokens": {"kind": "quantiles", "points": [[0, 30], [0.5, 180], [0.95, 1200], [1, 3000]]},
+            "turn_tokens": {
+                "kind": "quantiles",
+                "points": [[0, 30], [0.5, 180], [0.95, 1200], [1, 3000]],
+            },
             "think_ms": {"kind": "quantiles", "points": [[0, 80], [0.8, 900], [1, 20000]]},
         },
     }
@@ -133,25 +154,59 @@ def of_lengths(lengths, name):
 
 #: Name: workload, form of the log.
 SHAPES = {
-    "multi_turn_chat": (lambda: Law(preset("multi_turn_chat"), "kind=poisson,rate_per_s=0.35"), "openai"),
-    "rag_document_qa": (lambda: Law(preset("rag_document_qa"), "kind=poisson,rate_per_s=0.55"), "openai"),
-    "agent_tool_calling": (lambda: Law(preset("agent_tool_calling"), "kind=gamma,rate_per_s=1.6,burstiness=0.5"), "openai"),
-    "long_context_scaling": (lambda: Law(preset("long_context_scaling"), "kind=poisson,rate_per_s=0.12"), "sagemaker"),
-    "production_traffic_mix": (lambda: Law(preset("production_traffic_mix"), "kind=poisson,rate_per_s=0.9"), "openai"),
-    "shared_system_prompt": (lambda: Law(preset("shared_system_prompt"), "kind=poisson,rate_per_s=2"), "vllm"),
-    "sharegpt_bursts": (lambda: Law(of_lengths(SHAREGPT, "sharegpt"), "kind=mmpp,rates_per_s=[0.6,3],dwell_s=[40,10]"), "servetune"),
+    "multi_turn_chat": (
+        lambda: Law(preset("multi_turn_chat"), "kind=poisson,rate_per_s=0.35"),
+        "openai",
+    ),
+    "rag_document_qa": (
+        lambda: Law(preset("rag_document_qa"), "kind=poisson,rate_per_s=0.55"),
+        "openai",
+    ),
+    "agent_tool_calling": (
+        lambda: Law(preset("agent_tool_calling"), "kind=gamma,rate_per_s=1.6,burstiness=0.5"),
+        "openai",
+    ),
+    "long_context_scaling": (
+        lambda: Law(preset("long_context_scaling"), "kind=poisson,rate_per_s=0.12"),
+        "sagemaker",
+    ),
+    "production_traffic_mix": (
+        lambda: Law(preset("production_traffic_mix"), "kind=poisson,rate_per_s=0.9"),
+        "openai",
+    ),
+    "shared_system_prompt": (
+        lambda: Law(preset("shared_system_prompt"), "kind=poisson,rate_per_s=2"),
+        "vllm",
+    ),
+    "sharegpt_bursts": (
+        lambda: Law(
+            of_lengths(SHAREGPT, "sharegpt"), "kind=mmpp,rates_per_s=[0.6,3],dwell_s=[40,10]"
+        ),
+        "servetune",
+    ),
     "correlated": (lambda: Drawn(correlated, "kind=gamma,rate_per_s=1.2,burstiness=0.4"), "azure"),
-    "azure_like": (lambda: Drawn(azure_like, "kind=sine,mean_per_s=0.7,amplitude_per_s=0.4,period_s=7200"), "azure"),
+    "azure_like": (
+        lambda: Drawn(azure_like, "kind=sine,mean_per_s=0.7,amplitude_per_s=0.4,period_s=7200"),
+        "azure",
+    ),
     "chatbots": (lambda: Law(chatbots(), "kind=poisson,rate_per_s=0.12"), "mooncake"),
     "agents": (lambda: Law(agents(), "kind=gamma,rate_per_s=0.2,burstiness=0.6"), "openai"),
-    "stepped": (lambda: Drawn(stepped, "kind=modulated,steps=[(1800,0.5),(1200,1.4),(900,0.9)],factors=[0.7,2.2],dwell_s=[60,15]"), "burstgpt"),
+    "stepped": (
+        lambda: Drawn(
+            stepped,
+            "kind=modulated,steps=[(1800,0.5),(1200,1.4),(900,0.9)],factors=[0.7,2.2],dwell_s=[60,15]",
+        ),
+        "burstgpt",
+    ),
 }
 
 
 def stepped(seed, count=20_000):
     """Unseen while the form was chosen: short questions, and long documents with long answers."""
     rng = np.random.default_rng(seed)
-    prompts = np.where(rng.random(count) < 0.7, rng.gamma(2.0, 60, count), rng.gamma(6.0, 400, count))
+    prompts = np.where(
+        rng.random(count) < 0.7, rng.gamma(2.0, 60, count), rng.gamma(6.0, 400, count)
+    )
     answers = 20 + rng.gamma(1.5, 40 + prompts / 25)
     return np.clip(prompts, 3, 9000).astype(int), np.clip(answers, 1, 1800).astype(int)
 
@@ -233,11 +288,17 @@ def write_log(path, form, requests, records):
                 }  # fmt: skip
                 out.write(json.dumps(row) + "\n")
             elif form == "sagemaker":
-                sent = json.dumps({"inputs": text_of(request), "parameters": {"max_new_tokens": answer}})
+                sent = json.dumps(
+                    {"inputs": text_of(request), "parameters": {"max_new_tokens": answer}}
+                )
                 got = json.dumps({"usage": {"prompt_tokens": prompt, "completion_tokens": answer}})
                 row = {
                     "captureData": {
-                        "endpointInput": {"data": base64.b64encode(sent.encode()).decode(), "encoding": "BASE64", "mode": "INPUT"},
+                        "endpointInput": {
+                            "data": base64.b64encode(sent.encode()).decode(),
+                            "encoding": "BASE64",
+                            "mode": "INPUT",
+                        },
                         "endpointOutput": {"data": got, "encoding": "JSON", "mode": "OUTPUT"},
                     },
                     "eventMetadata": {"eventId": str(i), "inferenceTime": iso(due_s, 0)},
@@ -317,7 +378,9 @@ def compare(name, count, logged_count, seeds, keep=None):
         path.unlink()
     first, second = (range(a, a + seeds) for a in (100, 200))
     own, again = means(original.at, first, count), means(original.at, second, count)
-    of_fit = means(lambda seed, n: msgspec.structs.replace(fit, seed=seed, request_count=n), first, count)
+    of_fit = means(
+        lambda seed, n: msgspec.structs.replace(fit, seed=seed, request_count=n), first, count
+    )
     both = (own + again) / 2
     return {
         "name": name, "form": form, "own": both, "noise": again / own - 1, "fit": of_fit / both - 1,

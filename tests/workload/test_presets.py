@@ -22,6 +22,11 @@ TABLE = {
     "production_traffic_mix": (16, 1024, 200, True),
     "shared_system_prompt": (12, 300, 150, True),
     DEFAULT: (10, 550, 150, True),
+    # Other shapes with published results.
+    "jumpstart_256": (32, 256, 256, True),
+    "qwen3_walkthrough": (64, 1024, 512, True),
+    "replica_study": (100, 1000, 50, True),
+    "sharegpt": (32, 302, 196, True),
 }
 
 

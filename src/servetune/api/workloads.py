@@ -156,7 +156,9 @@ class WorkloadsFit(Request, frozen=True, kw_only=True):
     ] = None
     characters_per_token: Annotated[
         Positive,
-        option("Characters of a token where neither usage nor a tokenizer tells.", metavar="NUMBER"),
+        option(
+            "Characters of a token where neither usage nor a tokenizer tells.", metavar="NUMBER"
+        ),
     ] = CHARACTERS_PER_TOKEN
     since: Annotated[
         str | None,
@@ -276,14 +278,14 @@ class WorkloadDescription(Tabular, frozen=True, kw_only=True):
         load = f"{row.concurrency} users, each asks when answered"
         if row.arrivals is not None:
             load = row.arrivals if len(row.arrivals) <= 70 else f"{row.arrivals[:70]}..."
+        kind = "streamed" if row.stream else "not streamed"
+        found = f"{self.prefix_hit_fraction:.0%}"
         lines = [
             f"{row.name}: {row.summary}",
             f"  source   {row.source}",
             f"  load     {load}",
-            f"  tokens   {row.input_tokens:,.0f} in, {row.output_tokens:,.0f} out on average; "
-            f"{'streamed' if row.stream else 'not streamed'}",
-            f"  shared   {self.prefix_hit_fraction:.0%} of prompt tokens, which a perfect prefix "
-            "cache finds",
+            f"  tokens   {row.input_tokens:,.0f} in, {row.output_tokens:,.0f} out on average; {kind}",
+            f"  shared   {found} of prompt tokens, which a perfect prefix cache finds",
         ]
         if self.published:
             lines.append(f"  after    {self.published}")

@@ -172,9 +172,11 @@ class _Checker:
                 yield from self._arrivals(value)
             else:
                 yield from self._refused(
-                    lambda key=key, value=value: workload_of({key: value, "part": [_ALONE]})
-                    if key != "trace"
-                    else workload_of({key: value}),
+                    lambda key=key, value=value: (
+                        workload_of({key: value, "part": [_ALONE]})
+                        if key != "trace"
+                        else workload_of({key: value})
+                    ),
                     key,
                 )
         if not isinstance(parts, list) or not all(isinstance(each, dict) for each in parts):
@@ -286,8 +288,8 @@ class _Checker:
         keys = path[1:] if number else path
         at: int | None = begin + 1 if number else None
         for key in keys:
-            named = rf"^\s*(\[+\s*(\w+\.)*{re.escape(key)}\s*\]|([\w.]+\.)?{re.escape(key)}\s*=|.*[{{,]\s*{re.escape(key)}\s*=)"
-            found = (i for i in range(begin, end) if re.match(named, self._lines[i]))
+            named = _written(key)
+            found = (i for i in range(begin, end) if named.match(self._lines[i]))
             place = next(found, None)
             if place is None:
                 break
@@ -296,11 +298,21 @@ class _Checker:
 
     def _section(self, number: int) -> tuple[int, int]:
         """Lines of a part, or of all before the first part for 0, from and up to."""
-        heads = [i for i, line in enumerate(self._lines) if re.match(r"\s*\[\[\s*part\s*\]\]", line)]
+        heads = [
+            i for i, line in enumerate(self._lines) if re.match(r"\s*\[\[\s*part\s*\]\]", line)
+        ]
         starts = [0, *heads, len(self._lines)]
         if number == 0 or number >= len(starts) - 1:
             return 0, len(self._lines)
         return starts[number], starts[number + 1]
+
+
+def _written(key: str) -> re.Pattern[str]:
+    """Lines that write a key: as a table, before `=`, or within an inline table."""
+    name = re.escape(key)
+    table = rf"\[+\s*(\w+\.)*{name}\s*\]"
+    own, inline = rf"([\w.]+\.)?{name}\s*[=.]", rf".*[{{,]\s*{name}\s*="
+    return re.compile(rf"\s*({table}|{own}|{inline})")
 
 
 def described_keys(kind: type[msgspec.Struct]) -> dict[str, str]:

@@ -74,13 +74,15 @@ def fit_arrivals(times_s: Sequence[float]) -> FittedArrivals:
     profile = Piecewise(steps, repeat=True)
     clock = _expected_counts(profile, times)
     if np.diff(clock).std() < 0.01 * np.diff(clock).mean():
-        law: Arrivals = Constant(_short(rate)) if len(steps) == 1 else Piecewise(
-            steps, repeat=True, gaps="even"
+        law: Arrivals = (
+            Constant(_short(rate))
+            if len(steps) == 1
+            else Piecewise(steps, repeat=True, gaps="even")
         )
         return FittedArrivals(law, (*found, "gaps are equal"))
     laws = [_gap_law(profile, clock)]
     if count >= _LEAST_BURSTS:
-        laws += _burst_laws(profile, times, clock)
+        laws += _burst_laws(profile, times)
     best = min(laws, key=lambda law: _misfit(law, profile, times, clock))
     if len(best.factors) > 1:
         found.append(
@@ -93,7 +95,9 @@ def fit_arrivals(times_s: Sequence[float]) -> FittedArrivals:
 def _spread(times: Times, rate: float, rng: np.random.Generator) -> tuple[Times, list[str]]:
     """Times that are whole seconds (or coarser) beside gaps of that size, spread within them."""
     for unit_s in (60.0, 1.0, 0.1, 0.01):
-        if unit_s * rate > 0.02 and np.abs(times - np.rint(times / unit_s) * unit_s).max() < 1e-5:
+        whole = np.abs(times - np.rint(times / unit_s) * unit_s).max() < 1e-5
+        # As many have the time of the one before as a unit of that size makes equal.
+        if whole and np.mean(np.diff(times) < 1e-5) > max(0.3 * min(1.0, unit_s * rate), 0.005):
             spread = np.sort(times + rng.random(len(times)) * unit_s)
             return spread, [f"times are to {unit_s:g} s: arrivals are spread within"]
     return times, []
@@ -130,10 +134,11 @@ def _noise(counts: Times) -> float:
     """Variance over mean of counts from one bin to the next: the largest over widths of bins.
 
     Bursts that last longer than a bin show at a larger width; a slow rate hardly changes from
-    one bin to the next.
+    one bin to the next. It is one at least, that of Poisson's: smoother arrivals are no reason to
+    find more steps.
     """
-    largest, merged = 0.1, counts
-    while len(merged) >= 48:
+    largest, merged = 1.0, counts
+    while len(merged) >= 48 or merged is counts:
         steps = np.diff(merged)
         largest = max(largest, float((steps**2).mean() / (2 * merged.mean())))
         half = len(merged) // 2
@@ -209,7 +214,7 @@ def _gamma_shape(gaps: Times) -> float:
 # Bursts
 
 
-def _burst_laws(profile: Piecewise, times: Times, clock: Times) -> list[Modulated]:
+def _burst_laws(profile: Piecewise, times: Times) -> list[Modulated]:
     """Laws of two to four states of the rate, fitted to counts."""
     found = []
     bins = min(_STATE_BINS, len(times))

@@ -11,6 +11,7 @@ each other more than those of others.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -308,7 +309,9 @@ def _parts(chats: Sequence[_Chat], tree: _SharedTree) -> Iterator[Part]:
         kinds = ((alone, ", one turn"), (several, ", turns")) if divided else ((members, ""),)
         for chosen, ending in kinds:
             if chosen:
-                yield _part(f"{name}{ending}", [chats[i] for i in chosen], [paths[i] for i in chosen])
+                yield _part(
+                    f"{name}{ending}", [chats[i] for i in chosen], [paths[i] for i in chosen]
+                )
 
 
 def _part(name: str, chats: Sequence[_Chat], paths: Sequence[_Path]) -> Part:
@@ -382,7 +385,11 @@ def _prefix(paths: Sequence[_Path]) -> tuple[Prefix | None, Numbers]:
     if not order or shared.max() < _LEAST_SHARED:
         return None, np.zeros(len(paths), dtype=np.int64)
     nodes: list[Node] = [
-        (numbers.get(under[name], 0), mean[name], min(1.0, float(f"{visits[name] / len(paths):.4g}")))
+        (
+            numbers.get(under[name], 0),
+            mean[name],
+            min(1.0, float(f"{visits[name] / len(paths):.4g}")),
+        )
         for name in order
     ]
     return Prefix(nodes=tuple(_summing(nodes))), shared
@@ -485,7 +492,7 @@ def answers_law(inputs: Sequence[int] | Numbers, answers: Sequence[int] | Number
         return law_of_counts(lengths)
     order = np.lexsort((np.random.default_rng(0).random(count), prompts))
     ends = np.rint(np.linspace(0, count, tables + 1)).astype(int)
-    slices = [order[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+    slices = [order[begin:end] for begin, end in itertools.pairwise(ends)]
     ranks = _ranks(lengths)
     between = sum(len(each) * (ranks[each].mean() - ranks.mean()) ** 2 for each in slices)
     statistic = between / ranks.var(ddof=1)

@@ -324,7 +324,7 @@ def _conversation(
     following: Sequence[tuple[int, int, float]],
     cost: Cost,
 ) -> _Conversation:
-    """Drafts of a conversation: later turns (own tokens, answer, think time) contain the history."""
+    """Drafts of a conversation: later turns (own tokens, answer, wait) contain the history."""
     if not following:
         return [first]
     request = first.request

@@ -376,7 +376,7 @@ def _pieces(cells: JsonMembers, input_tokens: int, at: str) -> tuple[Piece, ...]
         pieces = ((0, 0),)
     if any(tokens < 1 for _, tokens in pieces) or sum(n for _, n in pieces) > input_tokens:
         raise InputError(
-            f"{at}: prefix is not a list of [id, tokens] within the prompt's {input_tokens:,} tokens",
+            f"{at}: prefix is no list of [id, tokens] within the prompt's {input_tokens:,} tokens",
             hint="correct or remove that line; only JSON lines have lists, a CSV has none",
         )
     return tuple(pieces)

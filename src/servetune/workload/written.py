@@ -112,7 +112,9 @@ def _value(value: Any) -> str:
         case str():  # a JSON string is a TOML basic string
             return msgspec.json.encode(value).decode()
         case Mapping():
-            inside = (f"{name} = {_value(each)}" for name, each in value.items() if each is not None)
+            inside = (
+                f"{name} = {_value(each)}" for name, each in value.items() if each is not None
+            )
             return f"{{ {', '.join(inside)} }}"
         case _:
             return _list([_value(each) for each in value])
