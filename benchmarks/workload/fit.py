@@ -6,8 +6,8 @@ python benchmarks/workload/fit.py NAME ...    some of them
 python benchmarks/workload/fit.py --log 40000 --requests 20000 --seeds 3   the defaults
 
 Each shape is a workload in open loop. One sample of it is simulated, which gives the times of later
-turns, and written as a log in the form named; the log is read and fitted by the functions behind the
-command. Original and fit are then simulated with seeds that neither log nor fit has seen, on
+turns, and written as a log in the form named; the log is read and fitted by the functions behind
+the command. Original and fit are then simulated with seeds that neither log nor fit has seen, on
 Qwen3-4B and one L4. `self` is the difference of the original between two disjoint sets of seeds:
 the noise that no fit can be below. Differences are of the means over the seeds.
 """
@@ -20,6 +20,7 @@ import math
 import sys
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -61,7 +62,7 @@ def azure_like(seed, count=20_000):
 
 
 def chatbots():
-    """Long chats, as Mooncake's: three assistants with system prompts of their own, turns that thin out, users who think."""
+    """Long chats, as Mooncake's: three assistants with system prompts, and users who think."""
     parts = [
         {
             "name": f"assistant {i}",
@@ -87,7 +88,7 @@ def chatbots():
 
 
 def agents():
-    """Unseen while the form was chosen: agents whose turns add tool results, many system prompts."""
+    """Unseen while the form was chosen: agents whose turns add results, many system prompts."""
     part = {
         "input_tokens": {
             "kind": "lognormal",
@@ -194,7 +195,8 @@ SHAPES = {
     "stepped": (
         lambda: Drawn(
             stepped,
-            "kind=modulated,steps=[(1800,0.5),(1200,1.4),(900,0.9)],factors=[0.7,2.2],dwell_s=[60,15]",
+            "kind=modulated,steps=[(1800,0.5),(1200,1.4),(900,0.9)],factors=[0.7,2.2],"
+            "dwell_s=[60,15]",
         ),
         "burstgpt",
     ),
@@ -214,16 +216,19 @@ def stepped(seed, count=20_000):
 # Logs
 
 
-def words(content_id, tokens, cache={}):
+_texts = {}
+
+
+def words(content_id, tokens):
     """Text of a content: of tokens of four characters, equal for equal contents."""
-    if (content_id, tokens) not in cache:
+    if (content_id, tokens) not in _texts:
         rng = np.random.default_rng((77, content_id))
         letters = rng.integers(97, 123, (tokens, 3), dtype=np.uint8)
         text = b"".join(bytes(row) + b" " for row in letters).decode()
-        if len(cache) > 2000:
-            cache.clear()
-        cache[content_id, tokens] = text
-    return cache[content_id, tokens]
+        if len(_texts) > 2000:
+            _texts.clear()
+        _texts[content_id, tokens] = text
+    return _texts[content_id, tokens]
 
 
 def text_of(request):
@@ -248,9 +253,7 @@ START = 1_750_000_000.0
 
 
 def iso(seconds, digits=6):
-    import datetime
-
-    moment = datetime.datetime.fromtimestamp(START + seconds, datetime.UTC)
+    moment = datetime.fromtimestamp(START + seconds, UTC)
     return moment.isoformat(timespec="microseconds" if digits else "seconds").replace("+00:00", "Z")
 
 
@@ -308,8 +311,9 @@ def write_log(path, form, requests, records):
                 at = iso(due_s, 0)
                 clock = f"{at[5:10]} {at[11:19]}"
                 out.write(
-                    f"INFO {clock} logger.py:39] Received request cmpl-{i}: prompt: {text_of(request)!r}, "
-                    f"params: SamplingParams(n=1, temperature=0.0, max_tokens={answer}, min_tokens=0), "
+                    f"INFO {clock} logger.py:39] Received request cmpl-{i}: "
+                    f"prompt: {text_of(request)!r}, "
+                    f"params: SamplingParams(n=1, temperature=0.0, max_tokens={answer}), "
                     "prompt_token_ids: None, lora_request: None, prompt_adapter_request: None.\n"
                 )
 
@@ -397,16 +401,26 @@ def main():
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--keep")
     chosen = options.parse_args()
-    print("| shape | log | TTFT p50 / p99 ms | ITL p50 / p99 ms | fit: TTFT p50, p99; ITL p50, p99 | "
-          "self | file kB | fit s |\n|---|---|--:|--:|--:|--:|--:|--:|")  # fmt: skip
+    print(
+        "| shape | log | TTFT p50 / p99 ms | ITL p50 / p99 ms | fit | self | file kB | fit s |\n"
+        "|---|---|--:|--:|--:|--:|--:|--:|"
+    )
     for name in chosen.names or SHAPES:
         row = compare(name, chosen.requests, chosen.log, chosen.seeds, chosen.keep)
         ms = row["own"] * 1000
         fit, noise = (", ".join(f"{x * 100:+.1f}" for x in row[k]) for k in ("fit", "noise"))
-        print(f"| {row['name']} | {row['form']} | {ms[0]:.0f} / {ms[1]:.0f} | {ms[2]:.1f} / {ms[3]:.1f} "
-              f"| {fit}% | {noise}% | {row['kb']:.0f} | {row['fit_s']:.1f} |", flush=True)  # fmt: skip
-        print(f"{name}: {row['all_s']:.0f} s, cached {row['cached']}, saturated {row['saturated']}; "
-              + "; ".join(row["found"]), file=sys.stderr, flush=True)  # fmt: skip
+        print(
+            f"| {row['name']} | {row['form']} | {ms[0]:.0f} / {ms[1]:.0f} "
+            f"| {ms[2]:.1f} / {ms[3]:.1f} | {fit}% | {noise}% | {row['kb']:.0f} "
+            f"| {row['fit_s']:.1f} |",
+            flush=True,
+        )
+        print(
+            f"{name}: {row['all_s']:.0f} s, cached {row['cached']}, saturated "
+            f"{row['saturated']}; {'; '.join(row['found'])}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -280,11 +280,12 @@ class WorkloadDescription(Tabular, frozen=True, kw_only=True):
             load = row.arrivals if len(row.arrivals) <= 70 else f"{row.arrivals[:70]}..."
         kind = "streamed" if row.stream else "not streamed"
         found = f"{self.prefix_hit_fraction:.0%}"
+        tokens = f"{row.input_tokens:,.0f} in, {row.output_tokens:,.0f} out"
         lines = [
             f"{row.name}: {row.summary}",
             f"  source   {row.source}",
             f"  load     {load}",
-            f"  tokens   {row.input_tokens:,.0f} in, {row.output_tokens:,.0f} out on average; {kind}",
+            f"  tokens   {tokens} on average; {kind}",
             f"  shared   {found} of prompt tokens, which a perfect prefix cache finds",
         ]
         if self.published:
