@@ -195,7 +195,7 @@ SHAPES = {
     "stepped": (
         lambda: Drawn(
             stepped,
-            "kind=modulated,steps=[(1800,0.5),(1200,1.4),(900,0.9)],factors=[0.7,2.2],"
+            "kind=modulated,steps=[(1800,0.25),(1200,0.7),(900,0.45)],factors=[0.7,2.2],"
             "dwell_s=[60,15]",
         ),
         "burstgpt",

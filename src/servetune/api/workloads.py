@@ -15,6 +15,7 @@ from servetune.api.frames import TableRow, Tabular
 from servetune.api.notes import note, progress
 from servetune.api.request import Request, request_of
 from servetune.errors import InputError, ServetuneError
+from servetune.json_value import JsonObject
 from servetune.option import Count, NonNegativeCount, Positive, argument, option
 from servetune.store import write_text
 from servetune.workload.arrivals import AllAtOnce, arrivals_from, format_arrivals
@@ -188,8 +189,8 @@ class CatalogueRow(msgspec.Struct, frozen=True, kw_only=True):
         input_tokens: Mean tokens of a prompt, with its history.
         output_tokens: Mean tokens of an answer.
         stream: Whether answers are streamed.
-        summary: What it stands for.
-        error: Why its file cannot be read; empty where it can.
+        summary: Traffic that it stands for.
+        error: Reason why its file cannot be read; empty where it can.
     """
 
     name: str
@@ -242,7 +243,7 @@ class SettingRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         key: Key with its tables, such as `part[1].input_tokens`.
         value: Value as a file has it.
-        meaning: What it is.
+        meaning: Meaning in words.
     """
 
     key: str
@@ -641,7 +642,7 @@ def _trace_lines(requests: Sequence[PromptRequest]) -> Iterator[str]:
             at_s = due_s[request.follows] + answered + request.think_s
         due_s[request.index] = at_s
     for request in sorted(requests, key=lambda each: due_s[each.index]):
-        row = {
+        row: JsonObject = {
             "due_s": round(due_s[request.index], 6),
             "input_tokens": request.input_tokens,
             "output_tokens": request.output_tokens,

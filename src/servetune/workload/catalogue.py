@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,7 +44,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         name: Name, or path of a file.
         source: `built-in`, or the path of its file.
         workload: The workload.
-        published: How others measured it.
+        published: Publication that measured it.
     """
 
     name: str
@@ -93,8 +94,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         line: Line of the file, from 1; `None` where it concerns the whole.
         key: Key that it is about, with its tables; empty where it concerns the whole.
-        message: What is wrong.
-        hint: What to do.
+        message: Error in words.
+        hint: Remedy in words.
     """
 
     line: int | None
@@ -171,14 +172,8 @@ class _Checker:
             elif key == "arrivals":
                 yield from self._arrivals(value)
             else:
-                yield from self._refused(
-                    lambda key=key, value=value: (
-                        workload_of({key: value, "part": [_ALONE]})
-                        if key != "trace"
-                        else workload_of({key: value})
-                    ),
-                    key,
-                )
+                rest: JsonObject = {} if key == "trace" else {"part": [_ALONE]}
+                yield from self._refused(functools.partial(workload_of, {key: value, **rest}), key)
         if not isinstance(parts, list) or not all(isinstance(each, dict) for each in parts):
             yield self._at("part", "parts are tables", "each begins with a line [[part]]")
             return

@@ -46,7 +46,7 @@ _SAME_GAPS = 0.015
 
 
 class FittedArrivals(msgspec.Struct, frozen=True):
-    """Law of arrivals, and what was found, as sentences."""
+    """Law of arrivals, and findings as sentences."""
 
     law: Arrivals
     found: tuple[str, ...] = ()

@@ -64,7 +64,7 @@ class FittedWorkload(msgspec.Struct, frozen=True, kw_only=True):
         requests: Number of requests it was fitted to.
         conversations: Number of conversations among them that have several turns.
         span_s: Time from the first request to the last.
-        found: What was found or assumed, as sentences.
+        found: Findings and assumptions, as sentences.
     """
 
     workload: Workload

@@ -298,7 +298,7 @@ def _form_of_json(row: JsonMembers) -> LogForm:
     present = {key.lower() for key in row}
     for name in ("mooncake", "servetune"):
         if {column.lower() for column in FORMS[name].columns} <= present:
-            return name  # type: ignore[return-value]
+            return name
     return "openai"
 
 
@@ -712,7 +712,8 @@ class _Counter:
         answer = self._answer(read)
         if read.failed or not prompt or not answer:
             return None
-        hashes, block_tokens, borders, whole = read.blocks, read.block_tokens, (), None
+        hashes, block_tokens, whole = read.blocks, read.block_tokens, None
+        borders: tuple[int, ...] = ()
         if hashes is None:
             hashes = np.zeros(0, dtype=np.uint64)
             if read.text:

@@ -302,7 +302,7 @@ def _answers(
     law = part.sessions.answer_tokens or part.output_tokens
     counts = [[tokens] for tokens in answers_of(part.output_tokens, inputs, drawing.rng).tolist()]
     for turn in range(1, int(turns.max(initial=0))):
-        longer = np.flatnonzero(turns > turn)
+        longer = np.flatnonzero(turns > turn).tolist()
         new = np.array([added[place][turn] for place in longer], dtype=np.int64)
         drawn = answers_of(law, new, drawing.rng).tolist()
         for place, tokens in zip(longer, drawn, strict=True):

@@ -371,7 +371,7 @@ def _pieces(cells: JsonMembers, input_tokens: int, at: str) -> tuple[Piece, ...]
         return ()
     number = Annotated[int, msgspec.Meta(ge=0)]
     try:
-        pieces = msgspec.convert(written, tuple[tuple[number, number], ...])  # type: ignore[valid-type]
+        pieces = msgspec.convert(written, tuple[tuple[number, number], ...])
     except msgspec.ValidationError:
         pieces = ((0, 0),)
     if any(tokens < 1 for _, tokens in pieces) or sum(n for _, n in pieces) > input_tokens:
