@@ -257,6 +257,10 @@ PUBLISHED = {
     "production_traffic_mix": (1024, 200),
     "shared_system_prompt": (300, 150),
     "default": (550, 150),
+    "jumpstart_256": (256, 256),
+    "qwen3_walkthrough": (1024, 512),
+    "replica_study": (1000, 50),
+    "sharegpt": (302, 196),
 }
 
 

@@ -25,9 +25,10 @@ from servetune.workload import (
     Scheduled,
     Sine,
     arrivals_of,
+    parse_arrivals,
     workload_from_client_args,
 )
-from servetune.workload.arrivals import LAWS
+from servetune.workload.arrivals import LAWS, Modulated
 
 BURSTS = MarkovBursts(rates_per_s=(2.0, 40.0), dwell_s=(9.0, 1.0))
 
@@ -41,6 +42,7 @@ ONE_OF_EACH = (
     Ramp(1.0, 9.0, 60.0),
     Sine(5.0, 4.0, 60.0),
     Scheduled((0.0, 0.5, 0.5, 2.0), 2.0),
+    Modulated(steps=((60.0, 4.0), (60.0, 1.0)), factors=(0.5, 3.0), dwell_s=(8.0, 2.0)),
 )
 
 
@@ -288,3 +290,60 @@ def test_rates_without_meaning_are_refused(law, rate):
 def test_laws_without_meaning_are_refused(make, words):
     with pytest.raises(InputError, match=words):
         make()
+
+
+class TestModulated:
+    """Steps, states and gaps: alone each is a law that is known, together their rates multiply."""
+
+    def test_states_alone_are_a_markov_modulated_process(self):
+        law = Modulated(steps=((10.0, 2.0),), factors=(1.0, 20.0), dwell_s=(9.0, 1.0))
+        assert law.dispersion == pytest.approx(BURSTS.dispersion)
+        assert law.mean_rate_per_s(60) == pytest.approx(BURSTS.mean_rate_per_s(60))
+        times = times_s(law, 40_000)
+        assert len(times) / times[-1] == pytest.approx(5.8, rel=0.08)
+        counts = np.histogram(times, np.arange(0, times[-1], 100))[0]
+        assert counts.var() / counts.mean() == pytest.approx(law.dispersion, rel=0.35)
+
+    def test_steps_alone_have_their_rates_again_and_again(self):
+        law = Modulated(steps=((100.0, 2.0), (50.0, 0.0), (50.0, 20.0)))
+        times = times_s(law)
+        within = times % 200
+        assert not ((within > 100) & (within < 150)).any()
+        rounds = times[-1] / 200
+        assert (within > 150).sum() / rounds == pytest.approx(1000, rel=0.03)
+        assert law.mean_rate_per_s(200) == pytest.approx(6.0)
+
+    def test_gaps_are_those_of_the_table_over_the_rate(self):
+        law = Modulated(steps=((9.0, 4.0),), gap_points=((0, 0), (0.5, 0.2), (1, 4)))
+        gaps = gaps_s(law)
+        mean = (0.5 * 0.1 + 0.5 * 2.1) * 4  # of the table, in gaps of rate 4
+        assert gaps.mean() == pytest.approx(0.25, rel=0.02)
+        assert (gaps < 0.2 / mean).mean() == pytest.approx(0.5, abs=0.015)
+        assert law.dispersion == pytest.approx(gaps.var() / gaps.mean() ** 2, rel=0.05)
+
+    def test_a_last_step_of_zero_ends_the_arrivals(self):
+        law = Modulated(steps=((10.0, 2.0), (1.0, 0.0)), repeat=False)
+        assert times_s(law)[-1] <= 10
+
+    def test_chances_of_jumps_decide_what_follows(self):
+        law = Modulated(
+            steps=((1.0, 1.0),),
+            factors=(0.1, 1.0, 30.0),
+            dwell_s=(10.0, 10.0, 10.0),
+            jumps=((0, 1, 0), (0.5, 0, 0.5), (0, 1, 0)),
+        )
+        assert law.mean_rate_per_s(1) == pytest.approx(0.25 * 0.1 + 0.5 * 1.0 + 0.25 * 30)
+
+    @pytest.mark.parametrize(
+        ("text", "word"),
+        [
+            ("steps=[(9,1)],factors=[1,2]", "dwell_s"),
+            ("steps=[(9,1)],factors=[1,2],dwell_s=[1,1],jumps=[[0,1]]", "jumps"),
+            ("steps=[(9,1)],factors=[1,2],dwell_s=[1,1],jumps=[[1,0],[1,0]]", "followed by none"),
+            ("steps=[(9,1)],gap_points=[(0,2),(1,1)]", "gap_points"),
+            ("steps=[(9,0)]", "rate above 0"),
+        ],
+    )
+    def test_what_has_no_meaning_is_refused(self, text, word):
+        with pytest.raises(InputError, match=word):
+            parse_arrivals(f"kind=modulated,{text}")

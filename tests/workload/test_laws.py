@@ -9,12 +9,14 @@ import pytest
 from servetune.errors import InputError, UnknownName
 from servetune.workload.laws import (
     Always,
+    ByInput,
     Empirical,
     Law,
     LogNormal,
     Normal,
     Table,
     Uniform,
+    draw_pairs,
     format_length,
     parse_law,
 )
@@ -39,6 +41,10 @@ def drawn(text, count=20_000, seed=3):
         ("kind=lognormal,median=600,sigma=0.7", LogNormal(600, 0.7)),
         ("kind=quantiles,points=[(0,4),(0.5,60),(1,4000)]", Table(((0, 4), (0.5, 60), (1, 4000)))),
         ("kind=empirical,tokens=[12,40,40]", Empirical((12, 40, 40))),
+        (
+            "kind=by_input,tables=[[(0,4),(1,9)],[(0,60),(1,90)]]",
+            ByInput((((0, 4), (1, 9)), ((0, 60), (1, 90)))),
+        ),
         ("kind=fixed,tokens=64", Always(64)),
         ("uniform:min=512,max=1536", Uniform(512, 1536)),
         ("uniform:mean=1000,ratio=0.25,as=vllm", Uniform(750, 1250)),
@@ -160,3 +166,24 @@ def test_a_normal_law_without_limits_keeps_its_mean_where_its_deviation_is_wide(
     ends = np.isin(tokens, (1, 399)).mean()
     assert ends < 0.01  # what lies beyond is drawn again, not moved onto the limits
     assert drawn("kind=normal,mean=200,std=150,min=1").mean() == pytest.approx(227, abs=1)
+
+
+class TestByInput:
+    law = ByInput(tables=(((0, 4), (1, 9)), ((0, 60), (1, 90))))
+
+    def test_longer_prompts_have_the_later_tables_answers(self):
+        inputs, outputs = draw_pairs(Uniform(1, 1000), self.law, 4000, np.random.default_rng(1))
+        middle = np.median(inputs)
+        assert outputs[inputs < middle].max() <= 9
+        assert outputs[inputs > middle].min() >= 60
+
+    def test_equal_prompts_have_every_answer_and_alone_it_is_their_mixture(self):
+        same = self.law.given(np.full(1000, 50), np.random.default_rng(1))
+        alone = self.law.draw(1000, np.random.default_rng(2))
+        for drawn_ in (same, alone):
+            assert (drawn_ > 50).sum() == 500
+        assert (alone[:500] > 50).sum() == pytest.approx(250, abs=60)  # in no order
+
+    def test_no_table_is_refused(self):
+        with pytest.raises(InputError, match="tables is empty"):
+            ByInput(())

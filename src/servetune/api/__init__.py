@@ -118,6 +118,23 @@ if TYPE_CHECKING:
         recommend,
         write_report,
     )
+    from servetune.api.workloads import (
+        Catalogue,
+        FittedLog,
+        WorkloadCheck,
+        WorkloadDescription,
+        Workloads,
+        WorkloadSample,
+        WorkloadsFit,
+        WorkloadsSample,
+        WorkloadsShow,
+        WorkloadsValidate,
+        fit_log,
+        list_workloads,
+        sample_workload,
+        show_workload,
+        validate_workload,
+    )
 
 __all__ = [
     "Apply",
@@ -127,6 +144,7 @@ __all__ = [
     "BentomlDeployment",
     "Calibrate",
     "CalibrationNames",
+    "Catalogue",
     "Checkup",
     "CommandDeployment",
     "Compare",
@@ -151,6 +169,7 @@ __all__ = [
     "FleetLevel",
     "FleetPlan",
     "Follow",
+    "FittedLog",
     "KeptResult",
     "KserveDeployment",
     "KubernetesDeployment",
@@ -208,6 +227,14 @@ __all__ = [
     "Trials",
     "Ui",
     "Update",
+    "WorkloadCheck",
+    "WorkloadDescription",
+    "WorkloadSample",
+    "Workloads",
+    "WorkloadsFit",
+    "WorkloadsSample",
+    "WorkloadsShow",
+    "WorkloadsValidate",
     "apply",
     "bench",
     "calibrate",
@@ -223,6 +250,8 @@ __all__ = [
     "list_deployments",
     "list_runs",
     "list_trials",
+    "fit_log",
+    "list_workloads",
     "logs",
     "mlflow_logger",
     "orphans",
@@ -235,10 +264,12 @@ __all__ = [
     "register_deployment",
     "remove_run",
     "render",
+    "sample_workload",
     "schema",
     "serve_simulation",
     "serve_ui",
     "show_run",
+    "show_workload",
     "simulate",
     "stage",
     "status",
@@ -248,6 +279,7 @@ __all__ = [
     "tune",
     "update",
     "what_executes",
+    "validate_workload",
     "write_report",
 ]
 
@@ -298,6 +330,11 @@ _NAMES: Mapping[str, str] = {
     "study_request": "Study",
     "study_time": "PlannedTime planned_time",
     "trial_pages": "ListTrials TrialPage list_trials",
+    "workloads": (
+        "Catalogue FittedLog WorkloadCheck WorkloadDescription WorkloadSample Workloads "
+        "WorkloadsFit WorkloadsSample WorkloadsShow WorkloadsValidate fit_log list_workloads "
+        "sample_workload show_workload validate_workload"
+    ),
     "trials": "Pick Recommend Rent Report Reported Trials read recommend write_report",
 }
 #: Name -> module that has it.

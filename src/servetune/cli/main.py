@@ -38,6 +38,10 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "servetune.cli.tune:tune",
             "Measure or simulate many configurations.",
         ),
+        "workloads": (
+            "servetune.cli.workloads:workloads",
+            "List, check and sample workloads; learn one from a log.",
+        ),
         "report": ("servetune.cli.report:report", "Write summary and dashboard of a journal."),
         "runs": ("servetune.cli.runs:runs", "Export and query results of finished runs."),
         "ui": ("servetune.cli.ui:ui", "Serve pages that follow running trials."),

@@ -14,6 +14,7 @@ gaps become a Poisson process of that rate, equal gaps one arrival whenever Λ g
     ramp          from one rate to another, then hold           1, or 0 if even
     sine          a day's curve                                 1, or 0 if even
     scheduled     times that were seen                          -
+    modulated     steps of a rate, bursts and gaps together     above 0
 """
 
 from __future__ import annotations
@@ -445,8 +446,180 @@ class Scheduled(KindOfLaw, frozen=True, tag="scheduled"):
         return (time_s * self.time_scale for time_s in self.times_s)
 
 
+class Modulated(KindOfLaw, frozen=True, tag="modulated"):
+    """Steps of a rate (a day), a factor on it that jumps at random (bursts), and a law of gaps.
+
+    The rate at a time is that of its step times the factor of the present state. Gaps of mean one
+    are drawn and carried through the integral of this rate, so that each of the three is exact:
+    gaps are closer where the rate is higher. `workloads fit` finds all three in a log.
+
+    Attributes:
+        steps: Steps of (seconds, rate per second); a rate of 0 is a pause.
+        repeat: Whether the steps begin anew after the last; otherwise that one holds.
+        factors: Factor on the rate in each state; their mean over time is one, or the rate is
+            another than the steps'.
+        dwell_s: Mean time in each state; times are exponential.
+        jumps: Chance of each state to be followed by each; equal chances where not given.
+        burstiness: Shape of gamma gaps, as in `Gamma`.
+        gap_points: Table of quantiles (probability, gap over the mean gap), instead.
+    """
+
+    steps: tuple[tuple[float, float], ...]
+    repeat: bool = True
+    factors: tuple[float, ...] = (1.0,)
+    dwell_s: tuple[float, ...] = ()
+    jumps: tuple[tuple[float, ...], ...] = ()
+    burstiness: float = 1.0
+    gap_points: tuple[tuple[float, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        self._profile()
+        _require_positive("burstiness", self.burstiness, "1 is Poisson, less comes in bursts")
+        _require_rates("factors", self.factors)
+        states = len(self.factors)
+        if len(self.dwell_s) != (states if states > 1 else 0):
+            raise InputError(
+                f"dwell_s has {len(self.dwell_s)} times for {states} factors",
+                hint="each of two states or more has one factor and one mean dwell time",
+            )
+        for dwell_s in self.dwell_s:
+            _require_positive("dwell_s", dwell_s, "it is the mean time in a state")
+        rows = [len(row) == states and all(each >= 0 for each in row) for row in self.jumps]
+        if self.jumps and not (len(rows) == states and all(rows)):
+            raise InputError(
+                f"jumps is no table of {states} rows of {states} chances",
+                hint="row i has the chances of what follows state i; leave it out for equal ones",
+            )
+        for state, row in enumerate(self.jumps):
+            if sum(row) - row[state] <= 0:
+                raise InputError(f"jumps: state {state} is followed by none", hint="give a chance")
+        self._require_gaps()
+
+    def _require_gaps(self) -> None:
+        if not self.gap_points:
+            return
+        probability, gaps = zip(*self.gap_points, strict=True)
+        rising = all(a < b for a, b in itertools.pairwise(probability))
+        whole = (probability[0], probability[-1]) == (0, 1)
+        if not (rising and whole and sorted(gaps) == list(gaps) and gaps[0] >= 0 and gaps[-1] > 0):
+            raise InputError(
+                "gap_points go from probability 0 to 1, and their gaps do not fall",
+                hint="write gap_points=[(0,0),(0.5,0.7),(1,6)]: probability, gap over the mean",
+            )
+
+    @property
+    def dispersion(self) -> float:
+        """Variance over mean of counts in long windows, of the bursts and the gaps."""
+        if self.gap_points:
+            probability, gaps = np.array(self.gap_points).T
+            widths, low, high = np.diff(probability), gaps[:-1], gaps[1:]
+            mean = float(np.sum(widths * (low + high) / 2))
+            square = float(np.sum(widths * (low * low + low * high + high * high) / 3))
+            of_gaps = square / mean**2 - 1
+        else:
+            of_gaps = 1 / self.burstiness
+        if len(self.factors) == 1:
+            return of_gaps
+        mean_rate = sum(s * r for s, r in self.steps) / sum(s for s, _ in self.steps)
+        rates = np.asarray(self.factors) * mean_rate
+        generator, shares = self._chain()
+        stationary = np.tile(shares, (len(shares), 1))
+        deviation = np.linalg.inv(stationary - generator) - stationary
+        return of_gaps + float(2 * (shares * rates) @ (deviation @ rates) / (shares @ rates))
+
+    def mean_rate_per_s(self, duration_s: float) -> float | None:
+        """Mean rate over the first `duration_s` seconds."""
+        shares = self._chain()[1] if self.dwell_s else np.ones(1)
+        rate = self._profile().mean_rate_per_s(duration_s)
+        return None if rate is None else rate * float(shares @ np.asarray(self.factors))
+
+    def offsets_s(self, rng: np.random.Generator) -> Iterator[float]:
+        """Yield due times in seconds from the start of the run, ever growing."""
+        spans = self._spans(rng)
+        begins_s, ends_s, rate = next(spans)
+        done = 0.0  # expected count at begins_s
+        count = 0.0
+        while True:
+            for gap in self._gaps(rng).tolist():
+                count += gap
+                while done + _expected(begins_s, ends_s, rate) < count:
+                    if ends_s == math.inf:  # the rate is 0 for good
+                        return
+                    done += _expected(begins_s, ends_s, rate)
+                    begins_s, ends_s, rate = next(spans)
+                yield begins_s + (count - done) / rate
+
+    def _gaps(self, rng: np.random.Generator) -> _Times:
+        """A block of gaps whose mean is one."""
+        if not self.gap_points:
+            return rng.gamma(self.burstiness, 1 / self.burstiness, _BLOCK)
+        probability, gaps = np.array(self.gap_points).T
+        mean = float(np.sum(np.diff(probability) * (gaps[:-1] + gaps[1:]) / 2))
+        drawn: _Times = np.interp(rng.random(_BLOCK), probability, gaps) / mean
+        return drawn
+
+    def _profile(self) -> Piecewise:
+        return Piecewise(self.steps, repeat=self.repeat)
+
+    def _chain(self) -> tuple[_Times, _Times]:
+        """Generator of the states' chain, and the share of time of each state."""
+        states = len(self.factors)
+        chances = np.array(self.jumps) if self.jumps else np.ones((states, states))
+        np.fill_diagonal(chances, 0.0)
+        chances = chances / chances.sum(axis=1, keepdims=True)
+        generator: _Times = (chances - np.eye(states)) / np.asarray(self.dwell_s)[:, None]
+        balance = np.vstack([generator.T, np.ones(states)])
+        shares = np.linalg.lstsq(balance, np.append(np.zeros(states), 1.0), rcond=None)[0]
+        return generator, np.maximum(shares, 0.0) / np.maximum(shares, 0.0).sum()
+
+    def _spans(self, rng: np.random.Generator) -> Iterator[tuple[float, float, float]]:
+        """Stretches of one rate: begin and end in seconds, and the rate; the last has no end."""
+        steps = self._step_ends()
+        step_end_s, step_rate = next(steps)
+        if not self.dwell_s:
+            begins_s = 0.0
+            while True:
+                yield begins_s, step_end_s, step_rate * self.factors[0]
+                begins_s = step_end_s
+                step_end_s, step_rate = next(steps)
+        generator, shares = self._chain()
+        leaving = np.maximum(generator, 0.0)
+        chances = leaving / leaving.sum(axis=1, keepdims=True)
+        state, begins_s = int(rng.choice(len(shares), p=shares)), 0.0
+        state_end_s = float(rng.exponential(self.dwell_s[state]))
+        while True:
+            ends_s = min(step_end_s, state_end_s)
+            yield begins_s, ends_s, step_rate * self.factors[state]
+            begins_s = ends_s
+            if ends_s == state_end_s:
+                state = int(rng.choice(len(shares), p=chances[state]))
+                state_end_s = ends_s + float(rng.exponential(self.dwell_s[state]))
+            else:
+                step_end_s, step_rate = next(steps)
+
+    def _step_ends(self) -> Iterator[tuple[float, float]]:
+        """Ends of the steps and their rates; the last step that holds has no end."""
+        end_s = 0.0
+        while True:
+            for number, (length_s, rate) in enumerate(self.steps, start=1):
+                end_s += length_s
+                if number == len(self.steps) and not self.repeat:
+                    yield math.inf, rate
+                    return
+                yield end_s, rate
+
+
 Arrivals = (
-    AllAtOnce | Constant | Poisson | Gamma | MarkovBursts | Piecewise | Ramp | Sine | Scheduled
+    AllAtOnce
+    | Constant
+    | Poisson
+    | Gamma
+    | MarkovBursts
+    | Piecewise
+    | Ramp
+    | Sine
+    | Scheduled
+    | Modulated
 )
 
 #: Every law by its `kind`.
@@ -460,6 +633,7 @@ LAWS: Kinds[Arrivals] = {
     "ramp": Ramp,
     "sine": Sine,
     "scheduled": Scheduled,
+    "modulated": Modulated,
 }
 
 
@@ -471,6 +645,7 @@ _WRITTEN_OUT: Mapping[str, str] = {
     "ramp": "kind=ramp,from_per_s=1,to_per_s=20,over_s=120",
     "sine": "kind=sine,mean_per_s=4,amplitude_per_s=2,period_s=300",
     "scheduled": "kind=scheduled,times_s=[0,0.5,2]",
+    "modulated": "kind=modulated,steps=[(60,2),(30,8)],factors=[0.5,3],dwell_s=[20,5]",
 }
 
 
@@ -592,3 +767,8 @@ def _require_rates(name: str, rates: tuple[float, ...] | list[float]) -> None:
             raise InputError(f"{name} has a rate of {rate:g}", hint="a rate is 0 or more a second")
     if not any(rates):
         raise InputError(f"{name} has no rate above 0", hint="nothing would arrive")
+
+
+def _expected(begins_s: float, ends_s: float, rate: float) -> float:
+    """Arrivals expected in a stretch of one rate, which may have no end."""
+    return (ends_s - begins_s) * rate if rate else 0.0

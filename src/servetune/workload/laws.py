@@ -13,6 +13,7 @@ A law is a number, or `kind=NAME,key=value,...`; in TOML a table with the same k
     kind=quantiles,points=[(0,4),(0.5,60),(1,4000)]  table of probability and tokens
     kind=empirical,tokens=[12,40,40,800]             observed counts, each as likely
     kind=empirical,path=lengths.txt                  numbers of a file, one a line
+    kind=by_input,tables=[[(0,4),(1,90)],[(0,60),(1,800)]]   answers, by the prompt's rank
 
 The earlier spelling `normal:mean=1024,std=200` is read as well.
 
@@ -229,7 +230,59 @@ class Empirical(KindOfLaw, frozen=True, tag="empirical"):
         return np.concatenate(orders or [observed[:0]])[:count]
 
 
-Law = Always | Uniform | Normal | LogNormal | Table | Empirical
+class ByInput(KindOfLaw, frozen=True, tag="by_input"):
+    """Lengths of answers that depend on the length of their prompt.
+
+    Prompts are ranked by length; the first table holds for the shortest of so many equal
+    shares, the last for the longest. It is a rank and not a length that chooses, so that the
+    dependence stays where the prompts' law is changed.
+
+    Attributes:
+        tables: Points of a table of quantiles (see `Table`) for each share of the prompts.
+    """
+
+    tables: tuple[tuple[tuple[float, float], ...], ...]
+
+    def __post_init__(self) -> None:
+        if not self.tables:
+            raise InputError(
+                "tables is empty",
+                hint="write kind=by_input,tables=[[(0,4),(1,90)],[(0,60),(1,800)]]",
+            )
+        for points in self.tables:
+            Table(points)
+
+    def draw(self, count: int, rng: np.random.Generator) -> IntArray:
+        """Token counts of shape (count,), of prompts that are not known."""
+        return self.given(np.arange(count), rng)[rng.permutation(count)]
+
+    def given(self, inputs: IntArray, rng: np.random.Generator) -> IntArray:
+        """Token counts of shape (count,) for prompts of these lengths."""
+        count = len(inputs)
+        order = np.lexsort((rng.random(count), inputs))  # equal lengths in random order
+        drawn = np.zeros(count, dtype=np.int64)
+        ends = np.rint(np.linspace(0, count, len(self.tables) + 1)).astype(int)
+        for points, begin, end in zip(self.tables, ends, ends[1:], strict=False):
+            drawn[order[begin:end]] = Table(points).draw(int(end - begin), rng)
+        return drawn
+
+
+Law = Always | Uniform | Normal | LogNormal | Table | Empirical | ByInput
+
+
+def draw_pairs(
+    inputs: Law, outputs: Law, count: int, rng: np.random.Generator
+) -> tuple[IntArray, IntArray]:
+    """Lengths of prompts and of their answers, each of shape (count,)."""
+    drawn = inputs.draw(count, rng)
+    return drawn, answers_of(outputs, drawn, rng)
+
+
+def answers_of(outputs: Law, inputs: IntArray, rng: np.random.Generator) -> IntArray:
+    """Lengths of the answers to prompts of these lengths."""
+    if isinstance(outputs, ByInput):
+        return outputs.given(inputs, rng)
+    return outputs.draw(len(inputs), rng)
 
 
 #: Every law of token counts by its `kind`.
@@ -240,6 +293,7 @@ LAWS: Kinds[Law] = {
     "lognormal": LogNormal,
     "quantiles": Table,
     "empirical": Empirical,
+    "by_input": ByInput,
 }
 
 

@@ -6,11 +6,14 @@ import msgspec
 import numpy as np
 
 from servetune.errors import InputError
-from servetune.workload.laws import Always, IntArray, Law, Table, Uniform
+from servetune.workload.laws import Always, IntArray, Law, Table, Uniform, draw_pairs
 
 
 class LengthLaws(msgspec.Struct, frozen=True, tag_field="kind", tag="lengths"):
-    """Law of prompt lengths and law of answer lengths, drawn apart from each other."""
+    """Law of prompt lengths and law of answer lengths.
+
+    They are drawn apart from each other, but for answers of kind `by_input`.
+    """
 
     input_tokens: Law
     output_tokens: Law
@@ -35,7 +38,7 @@ class LengthLaws(msgspec.Struct, frozen=True, tag_field="kind", tag="lengths"):
 
     def draw(self, count: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
         """Input and output token counts, each of shape (count,)."""
-        return self.input_tokens.draw(count, rng), self.output_tokens.draw(count, rng)
+        return draw_pairs(self.input_tokens, self.output_tokens, count, rng)
 
 
 class Observed(msgspec.Struct, frozen=True, tag_field="kind", tag="observed"):

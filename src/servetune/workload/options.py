@@ -20,7 +20,7 @@ from servetune.workload.laws import Always, parse_law
 from servetune.workload.model_tokenizer import tokenizer_path
 from servetune.workload.parts import Adapter, DataSet, Level, Part, Prefix, Sessions
 from servetune.workload.prepare import ID_APIS
-from servetune.workload.presets import preset, preset_names
+from servetune.workload.presets import known_workloads, preset
 from servetune.workload.traces import trace_in
 from servetune.workload.workload import MOST_REQUESTS, TraceFile, Workload
 
@@ -82,7 +82,7 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     workload: Annotated[
         str | None,
         option(
-            "Workload by name, or a TOML file with one.", metavar="NAME|FILE", known=preset_names
+            "Workload by name, or a TOML file with one.", metavar="NAME|FILE", known=known_workloads
         ),
     ] = None
     input_tokens: Annotated[

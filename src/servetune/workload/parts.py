@@ -24,14 +24,21 @@ class Sessions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         turns: Law of the number of turns.
         turn_tokens: Law of the tokens that a user adds from the second turn on, the chat
             template's included; `input_tokens` of the part is the first prompt.
+        answer_tokens: Law of the answers from the second turn on; that of the part where not
+            given. Answers of kind `by_input` depend on the tokens that the user adds.
         think_s: Seconds from an answer's end to the next turn.
+        think_ms: Law of this time in milliseconds, instead.
     """
 
     turns: Law
     turn_tokens: Law
+    answer_tokens: Law | None = None
     think_s: float = 0.0
+    think_ms: Law | None = None
 
     def __post_init__(self) -> None:
+        if self.think_s and self.think_ms is not None:
+            raise InputError("think_s and think_ms are both given", hint="leave one of them out")
         if not (math.isfinite(self.think_s) and self.think_s >= 0):
             raise InputError(f"think_s is 0 or more seconds, got {self.think_s:g}")
 
@@ -55,11 +62,19 @@ class Level(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             )
 
 
+#: Number of the node of a prefix tree that this one is under, from 1 on and 0 for none; tokens that
+#: it adds; and its share of the prompts.
+Node = tuple[int, int, float]
+
+
 class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Shared beginnings of prompts: a tree of levels, or a requested hit fraction.
+    """Shared beginnings of prompts: a tree of levels or of nodes, or a requested hit fraction.
 
     Attributes:
         levels: Levels of the tree, root first. Every prompt takes a random path to a leaf.
+        nodes: Nodes of the tree one by one, each after the one that it is under. Prompts take
+            them by their shares; those that take no further one end there.
+        besides: Whether the tokens of the nodes come in addition to `input_tokens`.
         skew: Exponent of the unevenness: a level's i-th branch has a chance proportional to
             1 / i^skew.
         hit_fraction: Share of all prompt tokens that a perfect cache finds, instead of levels.
@@ -67,22 +82,48 @@ class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
 
     levels: tuple[Level, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    besides: bool = False
     skew: float = 0.0
     hit_fraction: float | None = None
     groups: int = 1
 
     def __post_init__(self) -> None:
-        if bool(self.levels) == (self.hit_fraction is not None):
+        if bool(self.levels) + bool(self.nodes) + (self.hit_fraction is not None) != 1:
             raise InputError(
-                "a prefix has either levels or a hit fraction",
-                hint="levels = [{tokens = 512, branches = 4}], or hit_fraction = 0.6",
+                "a prefix has either levels, nodes or a hit fraction",
+                hint="levels = [{tokens = 512, branches = 4}], nodes = [[0, 512, 0.7]] or "
+                "hit_fraction = 0.6",
             )
+        if self.besides and not self.nodes:
+            raise InputError("besides is about nodes, and there are none", hint="leave it out")
+        self._require_tree()
         if self.hit_fraction is not None and not 0 < self.hit_fraction < 1:
             raise InputError(f"a hit fraction lies between 0 and 1, got {self.hit_fraction:g}")
         if self.groups < 1:
             raise InputError(f"prefixes come in 1 group or more, got {self.groups}")
         if not (math.isfinite(self.skew) and self.skew >= 0):
             raise InputError(f"skew is 0 or more, got {self.skew:g}")
+
+    def _require_tree(self) -> None:
+        left = [1.0, *(share for _, _, share in self.nodes)]
+        for number, (under, tokens, share) in enumerate(self.nodes, start=1):
+            if not (0 <= under < number and tokens >= 1 and 0 < share <= 1):
+                raise InputError(
+                    f"node {number} of the prefix cannot be [{under}, {tokens}, {share:g}]",
+                    hint="a node is [number of an earlier node or 0, tokens, share of prompts]",
+                )
+            left[under] -= share
+            if left[under] < -1e-6:
+                raise InputError(
+                    f"the nodes under node {under} of the prefix are taken by more prompts than it",
+                    hint="shares are of all prompts of the part; those under a node add up to its "
+                    "share at most",
+                )
+
+    def node_tokens(self) -> float:
+        """Mean tokens of a prompt that are in nodes."""
+        return sum(tokens * share for _, tokens, share in self.nodes)
 
 
 class SharedPrefix(msgspec.Struct, frozen=True):
@@ -278,6 +319,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if levels:
             tokens = sum(level.tokens for level in levels)
             return SharedPrefix(tokens, math.prod(level.branches for level in levels))
+        if self.prefix.nodes:
+            return SharedPrefix(self.prefix.node_tokens(), len(self.prefix.nodes))
         return SharedPrefix((self.prefix.hit_fraction or 0.0) * self._mean(), self.prefix.groups)
 
     def shared_tokens(self) -> float:
@@ -290,7 +333,9 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def _mean(self) -> float:
         """Mean tokens of its prompts."""
         assert self.input_tokens is not None
-        return float(self.input_tokens.draw(_LENGTH_SAMPLES, np.random.default_rng(1)).mean())
+        own = float(self.input_tokens.draw(_LENGTH_SAMPLES, np.random.default_rng(1)).mean())
+        beside = self.prefix.node_tokens() if self.prefix and self.prefix.besides else 0.0
+        return own + beside
 
     @property
     def needs_chat(self) -> bool:

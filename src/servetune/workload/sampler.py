@@ -15,8 +15,9 @@ import msgspec
 import numpy as np
 
 from servetune.errors import InputError
-from servetune.workload.laws import Floats, IntArray, Law
-from servetune.workload.parts import Adapter, Documents, Part, Prefix
+from servetune.units import MS_PER_S
+from servetune.workload.laws import ByInput, Floats, IntArray, Law, answers_of, draw_pairs
+from servetune.workload.parts import Adapter, Documents, Part, Prefix, Sessions
 from servetune.workload.request import Piece, Request
 
 
@@ -176,10 +177,10 @@ def _conversations(
     assert part.output_tokens is not None
     if part.distinct is not None and part.distinct < count:
         return _repeated(drawing, part, number, cost, count)
-    inputs = part.input_tokens.draw(count, drawing.rng)
-    outputs = part.output_tokens.draw(count, drawing.rng).tolist()
+    inputs, answers = draw_pairs(part.input_tokens, part.output_tokens, count, drawing.rng)
+    outputs = answers.tolist()
     head = _head(drawing, cost)
-    shared = _shared(drawing, part, inputs, head, cost)
+    shared, inputs = _shared(drawing, part, inputs, head, cost)
     placed = _documents(drawing, part.documents, count)
     return [
         [_single(number, part, cost, head, inputs[i], outputs[i], shared[i], placed[i])]
@@ -259,17 +260,22 @@ def _sessions(
     # Each turn number has draws of its own: what is said early is part of every later prompt,
     # so totals stay true to the laws only if every turn number does.
     added = _by_turn(drawing, part.sessions.turn_tokens, turns)
-    answers = _by_turn(drawing, part.output_tokens, turns)
-    inputs = part.input_tokens.draw(count, drawing.rng)
+    if isinstance(part.output_tokens, ByInput) or part.sessions.answer_tokens is not None:
+        inputs = part.input_tokens.draw(count, drawing.rng)
+        answers = _answers(drawing, part, turns, inputs, added)
+    else:
+        answers = _by_turn(drawing, part.output_tokens, turns)
+        inputs = part.input_tokens.draw(count, drawing.rng)
+    thinks_s = _think_times(drawing, part.sessions, turns)
     head = _head(drawing, cost)
-    shared = _shared(drawing, part, inputs, head, cost)
+    shared, inputs = _shared(drawing, part, inputs, head, cost)
     placed = _documents(drawing, part.documents, count)
     made = []
     for i in range(count):
         first = _single(number, part, cost, head, inputs[i], answers[i][0], shared[i], placed[i])
         own = [max(1, tokens - cost.turn_tokens) for tokens in added[i][1:]]
-        following = list(zip(own, answers[i][1:], strict=True))
-        made.append(_conversation(drawing, first, following, cost, part.sessions.think_s))
+        following = list(zip(own, answers[i][1:], thinks_s[i], strict=True))
+        made.append(_conversation(drawing, first, following, cost))
     return made
 
 
@@ -283,14 +289,42 @@ def _by_turn(drawing: _Drawing, law: Law, turns: IntArray) -> list[list[int]]:
     return counts
 
 
+def _answers(
+    drawing: _Drawing,
+    part: Part,
+    turns: IntArray,
+    inputs: IntArray,
+    added: Sequence[Sequence[int]],
+) -> list[list[int]]:
+    """Answers of each conversation, which depend on the first prompt, later on what is added."""
+    assert part.output_tokens is not None
+    assert part.sessions is not None
+    law = part.sessions.answer_tokens or part.output_tokens
+    counts = [[tokens] for tokens in answers_of(part.output_tokens, inputs, drawing.rng).tolist()]
+    for turn in range(1, int(turns.max(initial=0))):
+        longer = np.flatnonzero(turns > turn).tolist()
+        new = np.array([added[place][turn] for place in longer], dtype=np.int64)
+        drawn = answers_of(law, new, drawing.rng).tolist()
+        for place, tokens in zip(longer, drawn, strict=True):
+            counts[place].append(tokens)
+    return counts
+
+
+def _think_times(drawing: _Drawing, sessions: Sessions, turns: IntArray) -> list[list[float]]:
+    """Seconds before each later turn of each conversation."""
+    if sessions.think_ms is None:
+        return [[sessions.think_s] * (count - 1) for count in turns.tolist()]
+    drawn = _by_turn(drawing, sessions.think_ms, turns - 1)
+    return [[ms / MS_PER_S for ms in each] for each in drawn]
+
+
 def _conversation(
     drawing: _Drawing,
     first: Draft,
-    following: Sequence[tuple[int, int]],
+    following: Sequence[tuple[int, int, float]],
     cost: Cost,
-    think_s: float,
 ) -> _Conversation:
-    """Drafts of a conversation: later turns (own tokens, answer) contain the history."""
+    """Drafts of a conversation: later turns (own tokens, answer, wait) contain the history."""
     if not following:
         return [first]
     request = first.request
@@ -299,7 +333,7 @@ def _conversation(
     answer_id = drawing.new_id()
     request = msgspec.structs.replace(request, prefix=prefix, answer_id=answer_id)
     made = [msgspec.structs.replace(first, request=request)]
-    for turn, (own, output_tokens) in enumerate(following, start=1):
+    for turn, (own, output_tokens, think_s) in enumerate(following, start=1):
         before = request
         assert before.answer_id is not None
         new = own + cost.turn_tokens
@@ -349,8 +383,8 @@ def _from_item(
     )
     if not part.dataset.conversations:
         return [draft]
-    following = [(turn.input_tokens, turn.output_tokens) for turn in later]
-    return _conversation(drawing, draft, following, cost, 0.0)
+    following = [(turn.input_tokens, turn.output_tokens, 0.0) for turn in later]
+    return _conversation(drawing, draft, following, cost)
 
 
 def _numbered(
@@ -422,14 +456,34 @@ def _shared(
     inputs: IntArray,
     head: tuple[Piece, ...],
     cost: Cost,
-) -> list[tuple[Piece, ...]]:
-    """Shared beginning of each prompt."""
+) -> tuple[list[tuple[Piece, ...]], IntArray]:
+    """Shared beginning of each prompt, and the prompts' lengths with it."""
     prefix, count = part.prefix, len(inputs)
     if prefix is None:
-        return [()] * count
+        return [()] * count, inputs
     if prefix.levels:
-        return _tree(drawing, prefix, count)
-    return _to_fraction(drawing, part, prefix, inputs, head, cost)
+        return _tree(drawing, prefix, count), inputs
+    if prefix.nodes:
+        shared = _nodes(drawing, prefix, count)
+        beside = np.array([_tokens(each) for each in shared], dtype=np.int64)
+        return shared, inputs + beside if prefix.besides else inputs
+    return _to_fraction(drawing, part, prefix, inputs, head, cost), inputs
+
+
+def _nodes(drawing: _Drawing, prefix: Prefix, count: int) -> list[tuple[Piece, ...]]:
+    """Path of each prompt through the nodes, each node taken as often as its share, nearly."""
+    pieces = [(drawing.new_id(), tokens) for _, tokens, _ in prefix.nodes]
+    paths: list[tuple[Piece, ...]] = [()]
+    ends = [1.0]  # share of the prompts whose path ends there
+    for piece, (under, _, share) in zip(pieces, prefix.nodes, strict=True):
+        paths.append((*paths[under], piece))
+        ends.append(share)
+        ends[under] = max(0.0, ends[under] - share)
+    chances = np.array(ends) / sum(ends)
+    # One uniform number from each slice: groups are as frequent as they are said to be.
+    shares = drawing.rng.permutation((np.arange(count) + drawing.rng.random(count)) / count)
+    chosen = np.searchsorted(np.cumsum(chances), shares, side="right")
+    return [paths[min(i, len(paths) - 1)] for i in chosen.tolist()]
 
 
 def _tree(drawing: _Drawing, prefix: Prefix, count: int) -> list[tuple[Piece, ...]]:

@@ -42,6 +42,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
         pairs: Pairs of (input tokens, output tokens), one for each request.
         hash_ids: Names of the prompt's blocks for each request, equal where the words up to and
             with them are equal; empty where the trace has none.
+        pieces: Beginning of each prompt as `Request.prefix`, where the trace has it exactly.
         left_out: Number of requests left out because they have no output token.
     """
 
@@ -50,6 +51,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     offsets_s: tuple[float, ...]
     pairs: tuple[tuple[int, int], ...]
     hash_ids: tuple[tuple[int, ...], ...] = ()
+    pieces: tuple[tuple[Piece, ...], ...] = ()
     left_out: int = 0
 
     def prefixes(self) -> tuple[tuple[Piece, ...], ...]:
@@ -58,6 +60,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
         The last block of a prompt is as long as the prompt's rest; blocks that a trace names
         beyond the prompt's length are passed over.
         """
+        if self.pieces:
+            return self.pieces
         return tuple(
             tuple(
                 (block, min(HASHED_TOKENS, input_tokens - HASHED_TOKENS * i))
@@ -83,6 +87,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
             offsets_s=self.offsets_s[:count],
             pairs=self.pairs[:count],
             hash_ids=self.hash_ids[:count],
+            pieces=self.pieces[:count],
         )
 
 
@@ -178,6 +183,7 @@ def read_trace(
     offsets_s: list[float] = []
     pairs: list[tuple[int, int]] = []
     hashes: list[tuple[int, ...]] = []
+    pieces: list[tuple[Piece, ...]] = []
     start_s: float | None = None
     latest_s, left_out, form_name = -math.inf, 0, ""
     for number, form_name, cells in rows:
@@ -200,6 +206,7 @@ def read_trace(
         offsets_s.append((time_s - start_s) * time_scale)
         pairs.append((input_tokens, output_tokens))
         hashes.append(_hash_ids(cells, at))
+        pieces.append(_pieces(cells, input_tokens, at))
         if len(pairs) == most:
             break
     if not pairs:
@@ -214,6 +221,7 @@ def read_trace(
         offsets_s=tuple(offsets_s),
         pairs=tuple(pairs),
         hash_ids=tuple(hashes) if any(hashes) else (),
+        pieces=tuple(pieces) if any(pieces) else (),
         left_out=left_out,
     )
 
@@ -355,3 +363,20 @@ def _hash_ids(cells: JsonMembers, at: str) -> tuple[int, ...]:
             f"{at}: hash_ids is not a list of whole numbers from 0 on",
             hint="correct or remove that line; only JSON lines have lists, a CSV has none",
         ) from None
+
+
+def _pieces(cells: JsonMembers, input_tokens: int, at: str) -> tuple[Piece, ...]:
+    written = cells.get("prefix")
+    if written is None or written == "":
+        return ()
+    number = Annotated[int, msgspec.Meta(ge=0)]
+    try:
+        pieces = msgspec.convert(written, tuple[tuple[number, number], ...])
+    except msgspec.ValidationError:
+        pieces = ((0, 0),)
+    if any(tokens < 1 for _, tokens in pieces) or sum(n for _, n in pieces) > input_tokens:
+        raise InputError(
+            f"{at}: prefix is no list of [id, tokens] within the prompt's {input_tokens:,} tokens",
+            hint="correct or remove that line; only JSON lines have lists, a CSV has none",
+        )
+    return tuple(pieces)

@@ -17,7 +17,7 @@ from servetune.errors import InputError
 from servetune.json_value import JsonMembers, JsonObject
 from servetune.workload.arrivals import AllAtOnce, Arrivals, arrivals_of, parse_arrivals
 from servetune.workload.counting import CHAT_APIS, Rows, TokenCounter
-from servetune.workload.laws import Law, parse_law
+from servetune.workload.laws import Law, draw_pairs, parse_law
 from servetune.workload.lengths import SHAREGPT, LengthLaws, Lengths, Observed
 from servetune.workload.model_tokenizer import ModelTokenizer, load_model_tokenizer
 from servetune.workload.parts import Adapter, Part, SharedPrefix
@@ -241,8 +241,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         assert alone.input_tokens is not None
         assert alone.output_tokens is not None
         rng = np.random.default_rng(self.seed)  # the same draws as the sampler's, without drafts
-        inputs = alone.input_tokens.draw(self.request_count, rng).tolist()
-        outputs = alone.output_tokens.draw(self.request_count, rng).tolist()
+        drawn = draw_pairs(alone.input_tokens, alone.output_tokens, self.request_count, rng)
+        inputs, outputs = drawn[0].tolist(), drawn[1].tolist()
         requests = (
             Request(
                 index=index, due_s=due_s, input_tokens=inputs[index], output_tokens=outputs[index]
@@ -355,20 +355,25 @@ def _lengths_of(part: Part) -> LengthLaws | None:
 
 
 #: Keys whose value is a law of token counts, written as a number, a text or a table.
-_LAWS = ("input_tokens", "output_tokens", "turns", "turn_tokens")
+LAW_KEYS = ("input_tokens", "output_tokens", "turns", "turn_tokens", "answer_tokens", "think_ms")
 
 
 def workload_of(table: JsonMembers, *, where: str = "the workload") -> Workload:
     """Workload that tables of TOML or JSON describe.
 
     Args:
-        table: Tables as `tomllib` gives them; parts are under `part`.
+        table: Tables as `tomllib` gives them; parts are under `part`. The table `published` says
+            how others measured it (`catalogue.Published`) and changes no request.
         where: Place of the tables, for messages.
 
     Raises:
         InputError: With the place of what has no meaning.
     """
-    members = {"parts" if name == "part" else name: each for name, each in table.items()}
+    members = {
+        "parts" if name == "part" else name: each
+        for name, each in table.items()
+        if name != "published"
+    }
     members = _with_laws(members, where)
     try:
         if isinstance(members.get("arrivals"), str):
@@ -408,7 +413,7 @@ def read_workload(path: str | Path) -> Workload:
 
 def _with_laws(table: JsonMembers, where: str, key: str = "") -> JsonObject:
     """Table with every law of token counts read, and every JSON schema as text."""
-    laws = (*_LAWS, "tokens") if key == "documents" else _LAWS
+    laws = (*LAW_KEYS, "tokens") if key == "documents" else LAW_KEYS
     read = dict(table)
     for name, value in table.items():
         if name in laws:

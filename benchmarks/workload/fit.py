@@ -1,0 +1,427 @@
+"""How near a fitted workload is: p50 and p99 of TTFT and ITL, simulated from the original and from
+what `servetune workloads fit` learned of a log of it.
+
+python benchmarks/workload/fit.py             all shapes, a table in Markdown
+python benchmarks/workload/fit.py NAME ...    some of them
+python benchmarks/workload/fit.py --log 40000 --requests 20000 --seeds 3   the defaults
+
+Each shape is a workload in open loop. One sample of it is simulated, which gives the times of later
+turns, and written as a log in the form named; the log is read and fitted by the functions behind
+the command. Original and fit are then simulated with seeds that neither log nor fit has seen, on
+Qwen3-4B and one L4. `self` is the difference of the original between two disjoint sets of seeds:
+the noise that no fit can be below. Differences are of the means over the seeds.
+"""
+
+import argparse
+import base64
+import itertools
+import json
+import math
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from servetune.hardware import node
+from servetune.models import load_shape
+from servetune.perf.sim import simulate
+from servetune.plan import Plan
+from servetune.workload.arrivals import parse_arrivals
+from servetune.workload.fitting import fit_workload
+from servetune.workload.lengths import SHAREGPT
+from servetune.workload.presets import preset
+from servetune.workload.request_log import read_log
+from servetune.workload.workload import Workload, read_workload, workload_of
+from servetune.workload.written import workload_text
+
+SHAPE = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
+NODE = node(gpu="L4")
+PLAN = Plan(model="m", prefix_caching=True)
+
+
+def correlated(seed, count=20_000):
+    """Heavy-tailed lengths whose answers go with their prompts (rank correlation near 0.5)."""
+    rng = np.random.default_rng(seed)
+    z = rng.multivariate_normal([0, 0], [[1, 0.55], [0.55, 1]], count)
+    prompts = np.clip(np.exp(5.2 + 1.1 * z[:, 0]), 4, 8000).astype(int)
+    answers = np.clip(np.exp(5.0 + 0.9 * z[:, 1]), 2, 2000).astype(int)
+    return prompts, answers
+
+
+def azure_like(seed, count=20_000):
+    """Two applications in one service: code with long prompts and short answers, and chat."""
+    rng = np.random.default_rng(seed)
+    code = rng.random(count) < 0.35
+    prompts = np.where(code, rng.lognormal(7.3, 0.6, count), rng.lognormal(6.3, 0.9, count))
+    answers = np.where(code, rng.lognormal(2.8, 0.7, count), rng.lognormal(5.2, 0.5, count))
+    return np.clip(prompts, 8, 7000).astype(int), np.clip(answers, 1, 1000).astype(int)
+
+
+def chatbots():
+    """Long chats, as Mooncake's: three assistants with system prompts, and users who think."""
+    parts = [
+        {
+            "name": f"assistant {i}",
+            "weight": weight,
+            "input_tokens": {
+                "kind": "lognormal",
+                "median": tokens + 1800,
+                "sigma": 0.4,
+                "min": tokens + 700,
+                "max": 9000,
+            },
+            "output_tokens": {"kind": "lognormal", "median": 160, "sigma": 0.7, "max": 1500},
+            "prefix": {"levels": [{"tokens": tokens}]},
+            "sessions": {
+                "turns": {"kind": "empirical", "tokens": [1, 1, 1, 1, 2, 2, 3, 3, 4, 6, 9]},
+                "turn_tokens": {"kind": "lognormal", "median": 200, "sigma": 0.9, "max": 2000},
+                "think_ms": {"kind": "lognormal", "median": 12000, "sigma": 0.8, "max": 300000},
+            },
+        }
+        for i, (weight, tokens) in enumerate(((5, 512), (3, 1536), (2, 1024)))
+    ]
+    return workload_of({"name": "chatbots", "api": "chat", "part": parts})
+
+
+def agents():
+    """Unseen while the form was chosen: agents whose turns add results, many system prompts."""
+    part = {
+        "input_tokens": {
+            "kind": "lognormal",
+            "median": 1500,
+            "sigma": 0.35,
+            "min": 900,
+            "max": 6000,
+        },
+        "output_tokens": {
+            "kind": "quantiles",
+            "points": [[0, 12], [0.6, 45], [0.9, 220], [1, 900]],
+        },
+        "prefix": {
+            "levels": [{"tokens": 320, "branches": 2}, {"tokens": 420, "branches": 12}],
+            "skew": 0.9,
+        },
+        "sessions": {
+            "turns": {"kind": "uniform", "min": 2, "max": 8},
+            "turn_tokens": {
+                "kind": "quantiles",
+                "points": [[0, 30], [0.5, 180], [0.95, 1200], [1, 3000]],
+            },
+            "think_ms": {"kind": "quantiles", "points": [[0, 80], [0.8, 900], [1, 20000]]},
+        },
+    }
+    return workload_of({"name": "agents", "api": "chat", "part": [part]})
+
+
+class Drawn:
+    """Workload whose pairs of lengths come from a function of the seed."""
+
+    def __init__(self, pairs, arrivals):
+        self.pairs, self.arrivals, self.name = pairs, parse_arrivals(arrivals), pairs.__name__
+
+    def at(self, seed, count):
+        from servetune.workload.workload import TraceFile
+
+        rng = np.random.default_rng(seed)
+        prompts, answers = self.pairs(seed + 1000, count)
+        due_s = itertools.islice(self.arrivals.offsets_s(rng), count)
+        path = Path(tempfile.gettempdir()) / f"fit-{self.name}-{seed}-{count}.csv"
+        rows = zip(due_s, prompts.tolist(), answers.tolist(), strict=True)
+        path.write_text(
+            "due_s,input_tokens,output_tokens\n" + "".join(f"{t!r},{p},{a}\n" for t, p, a in rows)
+        )
+        return Workload(name=self.name, trace=TraceFile(path=str(path)), request_count=count)
+
+
+class Law:
+    """Workload in open loop."""
+
+    def __init__(self, workload, arrivals):
+        self.workload = msgspec.structs.replace(
+            workload, arrivals=parse_arrivals(arrivals), concurrency=None, duration_s=None
+        )
+
+    def at(self, seed, count):
+        return msgspec.structs.replace(self.workload, seed=seed, request_count=count)
+
+
+def of_lengths(lengths, name):
+    return Workload.of(lengths, name=name)
+
+
+#: Name: workload, form of the log.
+SHAPES = {
+    "multi_turn_chat": (
+        lambda: Law(preset("multi_turn_chat"), "kind=poisson,rate_per_s=0.35"),
+        "openai",
+    ),
+    "rag_document_qa": (
+        lambda: Law(preset("rag_document_qa"), "kind=poisson,rate_per_s=0.55"),
+        "openai",
+    ),
+    "agent_tool_calling": (
+        lambda: Law(preset("agent_tool_calling"), "kind=gamma,rate_per_s=1.6,burstiness=0.5"),
+        "openai",
+    ),
+    "long_context_scaling": (
+        lambda: Law(preset("long_context_scaling"), "kind=poisson,rate_per_s=0.12"),
+        "sagemaker",
+    ),
+    "production_traffic_mix": (
+        lambda: Law(preset("production_traffic_mix"), "kind=poisson,rate_per_s=0.9"),
+        "openai",
+    ),
+    "shared_system_prompt": (
+        lambda: Law(preset("shared_system_prompt"), "kind=poisson,rate_per_s=2"),
+        "vllm",
+    ),
+    "sharegpt_bursts": (
+        lambda: Law(
+            of_lengths(SHAREGPT, "sharegpt"), "kind=mmpp,rates_per_s=[0.6,3],dwell_s=[40,10]"
+        ),
+        "servetune",
+    ),
+    "correlated": (lambda: Drawn(correlated, "kind=gamma,rate_per_s=1.2,burstiness=0.4"), "azure"),
+    "azure_like": (
+        lambda: Drawn(azure_like, "kind=sine,mean_per_s=0.7,amplitude_per_s=0.4,period_s=7200"),
+        "azure",
+    ),
+    "chatbots": (lambda: Law(chatbots(), "kind=poisson,rate_per_s=0.12"), "mooncake"),
+    "agents": (lambda: Law(agents(), "kind=gamma,rate_per_s=0.2,burstiness=0.6"), "openai"),
+    "stepped": (
+        lambda: Drawn(
+            stepped,
+            "kind=modulated,steps=[(1800,0.25),(1200,0.7),(900,0.45)],factors=[0.7,2.2],"
+            "dwell_s=[60,15]",
+        ),
+        "burstgpt",
+    ),
+}
+
+
+def stepped(seed, count=20_000):
+    """Unseen while the form was chosen: short questions, and long documents with long answers."""
+    rng = np.random.default_rng(seed)
+    prompts = np.where(
+        rng.random(count) < 0.7, rng.gamma(2.0, 60, count), rng.gamma(6.0, 400, count)
+    )
+    answers = 20 + rng.gamma(1.5, 40 + prompts / 25)
+    return np.clip(prompts, 3, 9000).astype(int), np.clip(answers, 1, 1800).astype(int)
+
+
+# Logs
+
+
+_texts = {}
+
+
+def words(content_id, tokens):
+    """Text of a content: of tokens of four characters, equal for equal contents."""
+    if (content_id, tokens) not in _texts:
+        rng = np.random.default_rng((77, content_id))
+        letters = rng.integers(97, 123, (tokens, 3), dtype=np.uint8)
+        text = b"".join(bytes(row) + b" " for row in letters).decode()
+        if len(_texts) > 2000:
+            _texts.clear()
+        _texts[content_id, tokens] = text
+    return _texts[content_id, tokens]
+
+
+def text_of(request):
+    """Words of a prompt: its known pieces, then words of its own."""
+    pieces = [words(i, n) for i, n in request.prefix]
+    own = request.input_tokens - request.prefix_tokens
+    return "".join([*pieces, words(10_000_000 + request.index, own)])
+
+
+def messages_of(request, history):
+    """Messages of a request, those of the turns before it first."""
+    if request.follows is None:
+        return [{"role": "user", "content": text_of(request)}]
+    before = history[request.follows]
+    answer_id, answer_tokens = request.prefix[-2]
+    new = words(*request.prefix[-1])
+    return [*before, {"role": "assistant", "content": words(answer_id, answer_tokens)},
+            {"role": "user", "content": new}]  # fmt: skip
+
+
+START = 1_750_000_000.0
+
+
+def iso(seconds, digits=6):
+    moment = datetime.fromtimestamp(START + seconds, UTC)
+    return moment.isoformat(timespec="microseconds" if digits else "seconds").replace("+00:00", "Z")
+
+
+def write_log(path, form, requests, records):
+    """A log of simulated requests in one of the forms, in order of arrival."""
+    order = sorted(range(len(requests)), key=lambda i: records[i].due_s)
+    history = {}
+    with path.open("w") as out:
+        if form == "azure":
+            out.write("TIMESTAMP,ContextTokens,GeneratedTokens\n")
+        if form == "burstgpt":
+            out.write("Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n")
+        if form == "servetune":
+            out.write("due_s,input_tokens,output_tokens\n")
+        for i in order:
+            request, record = requests[i], records[i]
+            due_s, prompt, answer = record.due_s, request.input_tokens, request.output_tokens
+            if form == "azure":
+                at = iso(due_s).replace("T", " ").rstrip("Z")
+                out.write(f"{at}0,{prompt},{answer}\n")
+            elif form == "servetune":
+                out.write(f"{due_s:.6f},{prompt},{answer}\n")
+            elif form == "burstgpt":
+                out.write(f"{due_s:.3f},ChatGPT,{prompt},{answer},{prompt + answer},API log\n")
+            elif form == "mooncake":
+                row = {"timestamp": round(due_s * 1000), "input_length": prompt,
+                       "output_length": answer, "hash_ids": blocks_of(request)}  # fmt: skip
+                out.write(json.dumps(row) + "\n")
+            elif form == "openai":
+                history[i] = messages_of(request, history)
+                row = {
+                    "timestamp": iso(due_s), "end_time": iso(record.end_s),
+                    "request": {"model": "m", "messages": history[i], "stream": True},
+                    "usage": {"prompt_tokens": prompt, "completion_tokens": answer},
+                }  # fmt: skip
+                out.write(json.dumps(row) + "\n")
+            elif form == "sagemaker":
+                sent = json.dumps(
+                    {"inputs": text_of(request), "parameters": {"max_new_tokens": answer}}
+                )
+                got = json.dumps({"usage": {"prompt_tokens": prompt, "completion_tokens": answer}})
+                row = {
+                    "captureData": {
+                        "endpointInput": {
+                            "data": base64.b64encode(sent.encode()).decode(),
+                            "encoding": "BASE64",
+                            "mode": "INPUT",
+                        },
+                        "endpointOutput": {"data": got, "encoding": "JSON", "mode": "OUTPUT"},
+                    },
+                    "eventMetadata": {"eventId": str(i), "inferenceTime": iso(due_s, 0)},
+                }
+                out.write(json.dumps(row) + "\n")
+            elif form == "vllm":
+                at = iso(due_s, 0)
+                clock = f"{at[5:10]} {at[11:19]}"
+                out.write(
+                    f"INFO {clock} logger.py:39] Received request cmpl-{i}: "
+                    f"prompt: {text_of(request)!r}, "
+                    f"params: SamplingParams(n=1, temperature=0.0, max_tokens={answer}), "
+                    "prompt_token_ids: None, lora_request: None, prompt_adapter_request: None.\n"
+                )
+
+
+_names = {}
+
+
+def blocks_of(request):
+    """Mooncake's hash_ids: a number for each block of 512 tokens and all before it."""
+    pieces = [*request.prefix]
+    own = request.input_tokens - request.prefix_tokens
+    if own:
+        pieces.append((10_000_000 + request.index, own))
+    found, before = [], ()
+    left, at = list(pieces), 0
+    for _ in range(math.ceil(request.input_tokens / 512)):
+        need, block = 512, []
+        while need and left:
+            content, tokens = left[0]
+            take = min(need, tokens - at)
+            block.append((content, at, take))
+            need -= take
+            at += take
+            if at == tokens:
+                left.pop(0)
+                at = 0
+        before = hash((before, tuple(block)))
+        found.append(_names.setdefault(before, len(_names)))
+    return found
+
+
+# Comparison
+
+
+def latencies(workload):
+    run = simulate(PLAN, SHAPE, NODE, workload)
+    ttft = [r.chunk_times_s[0] - r.due_s for r in run.records if r.chunk_times_s]
+    gaps = [np.diff(r.chunk_times_s) for r in run.records if len(r.chunk_times_s) > 1]
+    gaps = np.concatenate(gaps)
+    return np.array([*np.percentile(ttft, [50, 99]), *np.percentile(gaps, [50, 99])]), run
+
+
+def means(make, seeds, count):
+    return np.mean([latencies(make(seed, count))[0] for seed in seeds], axis=0)
+
+
+def compare(name, count, logged_count, seeds, keep=None):
+    make, form = SHAPES[name]
+    original = make()
+    start = time.process_time()
+    logged = original.at(1, logged_count)
+    _, run = latencies(logged)
+    folder = Path(keep or tempfile.mkdtemp())
+    path = folder / f"{name}.{form}.log"
+    write_log(path, form, logged.requests(), run.records)
+    written = time.process_time()
+    log = read_log(path)
+    assert log.form == form, (log.form, form)
+    assert not log.unreadable, log.examples
+    fitted = fit_workload(log, name=name)
+    file = folder / f"{name}.toml"
+    file.write_text(workload_text(fitted.workload, fitted.found))
+    took_s = time.process_time() - written
+    fit = read_workload(file)
+    if not keep:
+        path.unlink()
+    first, second = (range(a, a + seeds) for a in (100, 200))
+    own, again = means(original.at, first, count), means(original.at, second, count)
+    of_fit = means(
+        lambda seed, n: msgspec.structs.replace(fit, seed=seed, request_count=n), first, count
+    )
+    both = (own + again) / 2
+    return {
+        "name": name, "form": form, "own": both, "noise": again / own - 1, "fit": of_fit / both - 1,
+        "fit_s": took_s, "all_s": time.process_time() - start, "kb": file.stat().st_size / 1000,
+        "saturated": run.saturated, "cached": run.cached_fraction, "found": fitted.found,
+    }  # fmt: skip
+
+
+def main():
+    options = argparse.ArgumentParser()
+    options.add_argument("names", nargs="*")
+    options.add_argument("--requests", type=int, default=20_000)
+    options.add_argument("--log", type=int, default=40_000, help="requests of the log")
+    options.add_argument("--seeds", type=int, default=3)
+    options.add_argument("--keep")
+    chosen = options.parse_args()
+    print(
+        "| shape | log | TTFT p50 / p99 ms | ITL p50 / p99 ms | fit | self | file kB | fit s |\n"
+        "|---|---|--:|--:|--:|--:|--:|--:|"
+    )
+    for name in chosen.names or SHAPES:
+        row = compare(name, chosen.requests, chosen.log, chosen.seeds, chosen.keep)
+        ms = row["own"] * 1000
+        fit, noise = (", ".join(f"{x * 100:+.1f}" for x in row[k]) for k in ("fit", "noise"))
+        print(
+            f"| {row['name']} | {row['form']} | {ms[0]:.0f} / {ms[1]:.0f} "
+            f"| {ms[2]:.1f} / {ms[3]:.1f} | {fit}% | {noise}% | {row['kb']:.0f} "
+            f"| {row['fit_s']:.1f} |",
+            flush=True,
+        )
+        print(
+            f"{name}: {row['all_s']:.0f} s, cached {row['cached']}, saturated "
+            f"{row['saturated']}; {'; '.join(row['found'])}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

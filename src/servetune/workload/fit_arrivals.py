@@ -1,0 +1,365 @@
+"""Law of arrivals of recorded times: steps of the rate, bursts, and gaps.
+
+Three questions are answered one after another. Does the rate move slowly (a day, a ramp)? The
+recorded span is divided where a change of rate explains more than the counts' own noise. Is what
+is left burstier than its gaps alone? Laws of gaps and hidden states of the rate are fitted, and
+the law whose counts vary most like the log's, at every scale from single gaps to a thirtieth of
+the log, is taken. The simplest kind of `arrivals` that says it is written.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from servetune.workload.arrivals import (
+    Arrivals,
+    Constant,
+    Gamma,
+    MarkovBursts,
+    Modulated,
+    Piecewise,
+    Poisson,
+)
+
+Times = NDArray[np.float64]
+
+#: Arrivals below which only a mean rate is found, and a law of gaps, and bursts.
+_LEAST_GAPS, _LEAST_BURSTS = 50, 500
+#: Most steps of a rate, and bins from which they are found.
+_MOST_STEPS, _MOST_BINS = 48, 288
+#: Arrivals that a bin has at least.
+_BIN_ARRIVALS = 20
+#: Bins of counts that hidden states are fitted to, and rounds of that fit.
+_STATE_BINS, _ROUNDS = 6000, 40
+#: Scales of counts at which laws are compared, and simulations of each law.
+_SCALES, _SIMULATIONS = 10, 4
+#: Misfit that a further state must remove, in logarithms of the variance of counts.
+_STATE_COST = 0.05
+#: Distance of distribution functions below which gaps are gamma.
+_SAME_GAPS = 0.015
+
+
+class FittedArrivals(msgspec.Struct, frozen=True):
+    """Law of arrivals, and findings as sentences."""
+
+    law: Arrivals
+    found: tuple[str, ...] = ()
+
+
+def fit_arrivals(times_s: Sequence[float]) -> FittedArrivals:
+    """Law of arrivals of recorded times.
+
+    Args:
+        times_s: Times in seconds on any clock, never falling; two or more, not all equal.
+    """
+    times = np.asarray(times_s, dtype=float)
+    rng = np.random.default_rng(0)
+    count, span_s = len(times), float(times[-1] - times[0])
+    rate = (count - 1) / span_s
+    times, found = _spread(times, rate, rng)
+    times = times - times[0]
+    if count < _LEAST_GAPS:
+        return FittedArrivals(
+            Poisson(_short(rate)), (*found, f"{count:,} starts tell a mean rate and no more")
+        )
+    steps = _steps(times, span_s)
+    if len(steps) > 1:
+        found.append(f"the rate moves: {len(steps)} steps, which repeat")
+    profile = Piecewise(steps, repeat=True)
+    clock = _expected_counts(profile, times)
+    if np.diff(clock).std() < 0.01 * np.diff(clock).mean():
+        law: Arrivals = (
+            Constant(_short(rate))
+            if len(steps) == 1
+            else Piecewise(steps, repeat=True, gaps="even")
+        )
+        return FittedArrivals(law, (*found, "gaps are equal"))
+    laws = [_gap_law(profile, clock)]
+    if count >= _LEAST_BURSTS:
+        laws += _burst_laws(profile, times)
+    best = min(laws, key=lambda law: _misfit(law, profile, times, clock))
+    if len(best.factors) > 1:
+        found.append(
+            f"{len(best.factors)} states of the rate, which last "
+            f"{min(best.dwell_s):.3g} to {max(best.dwell_s):.3g} s"
+        )
+    return FittedArrivals(_simplest(best), tuple(found))
+
+
+def _spread(times: Times, rate: float, rng: np.random.Generator) -> tuple[Times, list[str]]:
+    """Times that are whole seconds (or coarser) beside gaps of that size, spread within them."""
+    for unit_s in (60.0, 1.0, 0.1, 0.01):
+        whole = np.abs(times - np.rint(times / unit_s) * unit_s).max() < 1e-5
+        # As many have the time of the one before as a unit of that size makes equal.
+        if whole and np.mean(np.diff(times) < 1e-5) > max(0.3 * min(1.0, unit_s * rate), 0.005):
+            spread = np.sort(times + rng.random(len(times)) * unit_s)
+            return spread, [f"times are to {unit_s:g} s: arrivals are spread within"]
+    return times, []
+
+
+def _short(value: float) -> float:
+    """Value to four digits, as a file has it."""
+    return float(f"{value:.4g}")
+
+
+# Steps of the rate
+
+
+def _steps(times: Times, span_s: float) -> tuple[tuple[float, float], ...]:
+    """Steps of (seconds, rate): a change is taken where it explains more than noise."""
+    count = len(times)
+    bins = min(_MOST_BINS, count // _BIN_ARRIVALS)
+    alone = ((_short(span_s), _short((count - 1) / span_s)),)
+    if bins < 4:
+        return alone
+    counts = np.histogram(times, bins, (0.0, span_s))[0].astype(float)
+    ends = _divided(counts, _noise(counts))
+    if len(ends) == 1:
+        return alone
+    width_s = span_s / bins
+    begins = [0, *ends[:-1]]
+    return tuple(
+        (_short((end - begin) * width_s), _short(counts[begin:end].sum() / (end - begin) / width_s))
+        for begin, end in zip(begins, ends, strict=True)
+    )
+
+
+def _noise(counts: Times) -> float:
+    """Variance over mean of counts from one bin to the next: the largest over widths of bins.
+
+    Bursts that last longer than a bin show at a larger width; a slow rate hardly changes from
+    one bin to the next. It is one at least, that of Poisson's: smoother arrivals are no reason to
+    find more steps.
+    """
+    largest, merged = 1.0, counts
+    while len(merged) >= 48 or merged is counts:
+        steps = np.diff(merged)
+        largest = max(largest, float((steps**2).mean() / (2 * merged.mean())))
+        half = len(merged) // 2
+        merged = merged[: 2 * half].reshape(half, 2).sum(axis=1)
+    return largest
+
+
+def _divided(counts: Times, noise: float) -> list[int]:
+    """Ends of the segments whose rates explain the counts, each change paid for."""
+    bins = len(counts)
+    total = np.concatenate([[0.0], np.cumsum(counts)])
+    price = 4 * math.log(bins)
+    best = np.zeros(bins + 1)
+    best[0], before = -price, [0] * (bins + 1)
+    for end in range(1, bins + 1):
+        begins = np.arange(end)
+        inside = total[end] - total[begins]
+        rates = np.maximum(inside, 1e-9) / (end - begins)
+        costs = best[begins] - 2 * inside * np.log(rates) / noise + price
+        before[end] = int(np.argmin(costs))
+        best[end] = costs[before[end]]
+    ends = [bins]
+    while before[ends[-1]]:
+        ends.append(before[ends[-1]])
+    ends.reverse()
+    while len(ends) > _MOST_STEPS:  # the shortest goes to the one after it
+        lengths = np.diff([0, *ends])
+        del ends[min(int(np.argmin(lengths[:-1])), len(ends) - 2)]
+    return ends
+
+
+def _expected_counts(profile: Piecewise, times: Times) -> Times:
+    """Arrivals that the steps expect by each time: a clock on which the rate is one."""
+    ends_s = list(itertools.accumulate((s for s, _ in profile.steps), initial=0.0))
+    counts = list(itertools.accumulate((s * r for s, r in profile.steps), initial=0.0))
+    expected: Times = np.interp(times, ends_s, counts)
+    return expected
+
+
+# Gaps
+
+
+def _gap_law(profile: Piecewise, clock: Times) -> Modulated:
+    """Law without bursts: gamma gaps where they are, else a table of the gaps."""
+    gaps = np.diff(clock)
+    gaps = gaps / gaps.mean()
+    shape = _gamma_shape(gaps)
+    drawn = np.sort(np.random.default_rng(1).gamma(shape, 1 / shape, 20_000))
+    own = np.sort(gaps)
+    shares = (np.arange(len(own)) + 0.5) / len(own)
+    distance = float(np.abs(np.searchsorted(drawn, own) / len(drawn) - shares).max())
+    chance = 1.3 / math.sqrt(len(gaps))  # what a sample differs from its own law
+    if distance <= max(_SAME_GAPS, chance):
+        close = abs(shape - 1) < 3 / math.sqrt(len(gaps))
+        return Modulated(steps=profile.steps, burstiness=1.0 if close else _short(shape))
+    at = np.concatenate([np.linspace(0, 0.9, 31), [0.925, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1]])
+    values = np.quantile(gaps, at)
+    return Modulated(
+        steps=profile.steps,
+        gap_points=tuple((_short(p), _short(max(0.0, g))) for p, g in zip(at, values, strict=True)),
+    )
+
+
+def _gamma_shape(gaps: Times) -> float:
+    """Shape of gamma gaps of mean one, by maximum likelihood (Minka, 2002)."""
+    logs = math.log(gaps.mean()) - float(np.log(np.maximum(gaps, 1e-9)).mean())
+    if logs <= 1e-6:
+        return 1e4
+    shape = (3 - logs + math.sqrt((logs - 3) ** 2 + 24 * logs)) / (12 * logs)
+    return min(max(shape, 0.02), 1e4)
+
+
+# Bursts
+
+
+def _burst_laws(profile: Piecewise, times: Times) -> list[Modulated]:
+    """Laws of two to four states of the rate, fitted to counts."""
+    found = []
+    bins = min(_STATE_BINS, len(times))
+    width_s = float(times[-1]) / bins
+    edges = np.linspace(0, float(times[-1]), bins + 1)
+    counts = np.histogram(times, edges)[0]
+    expected = np.maximum(np.diff(_expected_counts(profile, edges)), 1e-6)
+    for states in (2, 3, 4):
+        factors, chances = _hidden_states(counts, expected, states)
+        law = _states_law(profile, factors, chances, width_s)
+        if law is not None:
+            found.append(law)
+    return found
+
+
+def _hidden_states(counts: NDArray[np.int64], expected: Times, states: int) -> tuple[Times, Times]:
+    """Factors on the expected counts, and chances from state to state (Baum and Welch, 1970)."""
+    ratio = counts / expected
+    factors = np.quantile(_smoothed(ratio), (np.arange(states) + 0.5) / states)
+    factors = np.maximum(factors, 0.02) * np.linspace(0.7, 1.5, states)
+    chances = np.full((states, states), 0.05 / (states - 1))
+    np.fill_diagonal(chances, 0.95)
+    logs_of_counts = np.array([math.lgamma(n + 1) for n in range(int(counts.max()) + 1)])[counts]
+    bins = len(counts)
+    start = np.full(states, 1 / states)
+    for _ in range(_ROUNDS):
+        rates = factors[None, :] * expected[:, None]
+        logs = counts[:, None] * np.log(np.maximum(rates, 1e-12)) - rates - logs_of_counts[:, None]
+        likely = np.exp(logs - logs.max(axis=1, keepdims=True)) + 1e-300
+        forward = np.empty((bins, states))
+        scale = np.empty(bins)
+        row = start * likely[0]
+        for i in range(bins):
+            if i:
+                row = (row @ chances) * likely[i]
+            scale[i] = row.sum()
+            row = row / scale[i]
+            forward[i] = row
+        backward = np.ones((bins, states))
+        row = np.ones(states)
+        for i in range(bins - 2, -1, -1):
+            row = chances @ (likely[i + 1] * row) / scale[i + 1]
+            backward[i] = row
+        held = forward * backward
+        held /= held.sum(axis=1, keepdims=True)
+        moved = (forward[:-1, :, None] * chances[None]) * (
+            (likely[1:] * backward[1:])[:, None, :] / scale[1:, None, None]
+        )
+        chances = moved.sum(axis=0)
+        chances = np.maximum(chances / chances.sum(axis=1, keepdims=True), 1e-9)
+        chances /= chances.sum(axis=1, keepdims=True)
+        before = factors
+        factors = np.maximum((held * counts[:, None]).sum(0) / (held * expected[:, None]).sum(0), 0)
+        start = held[0]
+        if np.abs(factors - before).max() < 1e-4 * factors.max():
+            break
+    order = np.argsort(factors)
+    return factors[order], chances[np.ix_(order, order)]
+
+
+def _smoothed(ratio: Times) -> Times:
+    """Mean of five neighbours, so that quantiles are of rates rather than of single counts."""
+    smooth: Times = np.convolve(ratio, np.ones(5) / 5, mode="same")
+    return smooth
+
+
+def _states_law(
+    profile: Piecewise, factors: Times, chances: Times, width_s: float
+) -> Modulated | None:
+    """Law in continuous time of chances per bin; `None` where a state is left at once."""
+    stays = np.diag(chances)
+    if stays.min() < 0.05 or factors.max() <= 0 or factors.max() / max(factors.min(), 1e-9) < 1.05:
+        return None
+    # A state that is left with chance 1 - p in a bin lasts -width / log p: seen once a bin.
+    dwell_s = np.minimum(-width_s / np.log(np.minimum(stays, 1 - 1e-7)), 1e7)
+    jumps = chances.copy()
+    np.fill_diagonal(jumps, 0.0)
+    jumps /= jumps.sum(axis=1, keepdims=True)
+    law = Modulated(
+        steps=profile.steps,
+        factors=tuple(_short(each) for each in factors),
+        dwell_s=tuple(_short(each) for each in dwell_s),
+        jumps=() if len(factors) == 2 else tuple(tuple(_short(c) for c in row) for row in jumps),
+    )
+    mean = (law.mean_rate_per_s(profile.steps[0][0]) or 0) / profile.steps[0][1]
+    scaled = tuple(_short(each / mean) for each in law.factors)
+    return msgspec.structs.replace(law, factors=scaled) if mean > 0 else None
+
+
+# Which law varies like the log
+
+
+def _misfit(law: Modulated, profile: Piecewise, times: Times, clock: Times) -> float:
+    """Mean distance of the logarithms of the variance of counts, over scales, and of the gaps'."""
+    scales = _scales(clock)
+    own = _variances(clock, scales)
+    drawn = []
+    for seed in range(_SIMULATIONS):
+        made = np.array(
+            list(itertools.islice(law.offsets_s(np.random.default_rng(seed)), len(times)))
+        )
+        drawn.append(_variances(_repeated_clock(profile, made), scales))
+    law_s = np.mean(drawn, axis=0)
+    weights = np.sqrt(len(clock) / np.concatenate([[1.0], scales]))
+    weights = np.minimum(weights, weights[len(weights) // 2])
+    misfit = np.average(np.abs(np.log(law_s / own)), weights=weights)
+    return float(misfit) + _STATE_COST * (len(law.factors) - 1)
+
+
+def _repeated_clock(profile: Piecewise, times: Times) -> Times:
+    """Expected counts by times that may lie beyond the last step, which begins anew."""
+    length_s = sum(s for s, _ in profile.steps)
+    whole = sum(s * r for s, r in profile.steps)
+    rounds, rest = np.divmod(times, length_s)
+    expected: Times = rounds * whole + _expected_counts(profile, rest)
+    return expected
+
+
+def _scales(clock: Times) -> Times:
+    """Widths of windows, in expected arrivals: from two to a thirtieth of the log."""
+    scales: Times = np.geomspace(2, max(4.0, len(clock) / 30), _SCALES)
+    return scales
+
+
+def _variances(clock: Times, scales: Times) -> Times:
+    """Squared variation of the gaps, and variance over mean of counts in windows of each width."""
+    gaps = np.diff(clock)
+    found = [max(float(gaps.var() / gaps.mean() ** 2), 1e-4)]
+    for scale in scales:
+        windows = max(2, int((clock[-1] - clock[0]) / scale))
+        counts = np.histogram(clock, windows, (clock[0], clock[0] + windows * scale))[0]
+        found.append(max(float(counts.var() / max(counts.mean(), 1e-9)), 1e-3))
+    return np.array(found)
+
+
+def _simplest(law: Modulated) -> Arrivals:
+    """The plainest law of the same arrivals."""
+    alone = len(law.steps) == 1
+    rate = law.steps[0][1]
+    if law.gap_points:
+        return law
+    if len(law.factors) == 1:
+        if law.burstiness == 1:
+            return Poisson(rate) if alone else Piecewise(law.steps, repeat=True)
+        return Gamma(rate, law.burstiness) if alone else law
+    if alone and len(law.factors) == 2:
+        return MarkovBursts(tuple(_short(rate * each) for each in law.factors), law.dwell_s)
+    return law

@@ -1,0 +1,123 @@
+"""Workloads fitted to logs of known ones."""
+
+import json
+
+import numpy as np
+import pytest
+
+from servetune.errors import InputError
+from servetune.workload.fitting import fit_workload
+from servetune.workload.laws import Always, ByInput
+from servetune.workload.request_log import read_log
+from servetune.workload.sampler import hit_fraction
+from servetune.workload.workload import read_workload
+from servetune.workload.written import workload_text
+
+SECRET = "swordfish-7741"
+
+
+def fitted(path, rows, **options):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return fit_workload(read_log(path, **options))
+
+
+def written(path, found):
+    """The workload as its file has it."""
+    path.write_text(workload_text(found.workload, found.found))
+    return read_workload(path)
+
+
+def words(rng, count):
+    return " ".join(f"{n:03d}" for n in rng.integers(0, 999, count))
+
+
+def chats(count, turns=3, system="You are careful. " * 40):
+    """Lines of conversations that begin alike, answers in a second, questions two seconds later."""
+    rng = np.random.default_rng(1)
+    rows = []
+    for chat in range(count):
+        at_s = chat * 5.0
+        messages = [{"role": "system", "content": system}]
+        for _ in range(turns if chat % 2 else 1):
+            messages.append({"role": "user", "content": f"{SECRET} {words(rng, 20)}"})
+            tokens = sum(len(each["content"]) for each in messages) // 4
+            rows.append(
+                {
+                    "timestamp": at_s,
+                    "latency_s": 1.0,
+                    "request": {"messages": list(messages)},
+                    "usage": {"prompt_tokens": tokens, "completion_tokens": 10},
+                }
+            )
+            messages.append({"role": "assistant", "content": words(rng, 10)})
+            at_s += 3.0
+    return sorted(rows, key=lambda row: row["timestamp"])
+
+
+def test_conversations_have_their_turns_waits_and_shared_beginning(tmp_path):
+    found = fitted(tmp_path / "a.jsonl", chats(240))
+    assert found.conversations == 120
+    single, several = found.workload.parts
+    assert single.sessions is None
+    assert several.sessions.turns == Always(3)
+    assert several.sessions.think_ms == Always(2000)
+    assert several.sessions.answer_tokens == Always(10)
+    for part in (single, several):
+        assert part.prefix.node_tokens() == pytest.approx(len("You are careful. ") * 10, abs=8)
+    assert found.workload.api == "chat"
+    again = written(tmp_path / "a.toml", found)
+    requests = again.requests()
+    assert len(requests) == 480
+    assert sum(each.turn > 0 for each in requests) == pytest.approx(240, abs=4)
+    assert hit_fraction(requests) > 0.6
+
+
+def test_the_file_holds_nothing_of_the_text_nor_of_its_hashes(tmp_path):
+    log = tmp_path / "a.jsonl"
+    found = fitted(log, chats(120))
+    text = workload_text(found.workload, found.found)
+    assert SECRET not in text
+    assert "careful" not in text
+    assert SECRET not in repr(found)
+    hashes = {str(h) for each in read_log(log).requests for h in each.hashes.tolist()}
+    assert not any(each in text for each in hashes if len(each) > 9)
+
+
+def test_answers_that_go_with_their_prompts_still_do(tmp_path):
+    rng = np.random.default_rng(2)
+    z = rng.multivariate_normal([0, 0], [[1, 0.7], [0.7, 1]], 3000)
+    prompts, answers = np.exp(5 + z[:, 0]).astype(int) + 1, np.exp(4 + z[:, 1]).astype(int) + 1
+    rows = [
+        {"timestamp": i * 1000, "input_length": int(p), "output_length": int(a), "hash_ids": []}
+        for i, (p, a) in enumerate(zip(prompts, answers, strict=True))
+    ]
+    found = written(tmp_path / "a.toml", fitted(tmp_path / "a.jsonl", rows))
+    assert isinstance(found.parts[0].output_tokens, ByInput)
+    drawn = np.array([(each.input_tokens, each.output_tokens) for each in found.requests()])
+    for own, made in zip((prompts, answers), drawn.T, strict=True):
+        for share in (10, 50, 90, 99):
+            assert np.percentile(made, share) == pytest.approx(np.percentile(own, share), rel=0.06)
+    own_rank = np.corrcoef(np.log(prompts), np.log(answers))[0, 1]
+    assert np.corrcoef(*np.log(drawn.T))[0, 1] == pytest.approx(own_rank, abs=0.05)
+
+
+def test_groups_that_begin_alike_are_parts_with_lengths_of_their_own(tmp_path):
+    rows = []
+    for i in range(400):
+        long = i % 4 == 0
+        own = 600 + i if long else 1100 + i
+        blocks = [1, 2, 3, 4, 5, 6, 7, 8] if long else [100]
+        length = 512 * len(blocks) + own % 500 + 1
+        rows.append(
+            {"timestamp": i * 700, "input_length": length, "output_length": 5,
+             "hash_ids": [*blocks, 1000 + i]}
+        )  # fmt: skip
+    found = fitted(tmp_path / "a.jsonl", rows).workload
+    shares = {part.prefix.node_tokens(): part.weight for part in found.parts}
+    assert shares == {512: 300, 4096: 100}
+
+
+def test_too_few_requests_are_refused(tmp_path):
+    with pytest.raises(InputError, match="too few") as error:
+        fitted(tmp_path / "a.jsonl", chats(6))
+    assert "50" in error.value.hint
