@@ -43,7 +43,6 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "List, check and sample workloads; learn one from a log.",
         ),
         "report": ("servetune.cli.report:report", "Write summary and dashboard of a journal."),
-        "runs": ("servetune.cli.runs:runs", "Export and query results of finished runs."),
         "ui": ("servetune.cli.ui:ui", "Serve pages that follow running trials."),
         "mcp": ("servetune.cli.mcp:mcp", "Serve tools to agents (Model Context Protocol)."),
         "recommend": (
@@ -66,7 +65,7 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "servetune.cli.deploy:deploy",
             "Deploy a measured configuration to a target.",
         ),
-        "runs": ("servetune.cli.runs:runs", "List runs and deployments of this machine."),
+        "runs": ("servetune.cli.runs:runs", "List, compare, export and query runs and deployments."),
         "register": (
             "servetune.cli.runs:register",
             "Register a deployment that was made by other means.",

@@ -1,4 +1,4 @@
-"""`servetune runs`: runs and deployments of this machine, their results, and `servetune register`."""
+"""`servetune runs`: runs and deployments of this machine, and `servetune register`."""
 
 from __future__ import annotations
 
