@@ -103,11 +103,11 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
         return step
 
     @property
-    def scaled_resource(self) -> str:
-        """Resource of Application Auto Scaling: the base component, else the variant."""
+    def scaled(self) -> dict[str, str]:
+        """What Application Auto Scaling changes: the base component, else the variant."""
         if self.hosting.copies is not None:
-            return f"inference-component/{component_name(self.endpoint)}"
-        return f"endpoint/{self.endpoint}/variant/{VARIANT}"
+            return scaled_component(component_name(self.endpoint))
+        return scaled_variant(self.endpoint)
 
     def to_json(self) -> str:
         """Text of `deployment.json`: indented, with its end of line."""
@@ -190,18 +190,16 @@ def deployment_of(endpoint: Endpoint) -> Deployment:
             },
         ),
     ]
-    resource = f"endpoint/{endpoint.name}/variant/{VARIANT}"
+    scaled = scaled_variant(endpoint.name)
     watched = {"EndpointName": endpoint.name, "VariantName": VARIANT}
-    dimension = "sagemaker:variant:DesiredInstanceCount"
     if hosting.copies is not None:
         base = _component(endpoint, model["ModelName"], tags)
         steps += [base, *_adapters(endpoint.name, base.name, hosting, tags)]
-        resource = f"inference-component/{base.name}"
+        scaled = scaled_component(base.name)
         watched = {"InferenceComponentName": base.name}
-        dimension = "sagemaker:inference-component:DesiredCopyCount"
     if hosting.scaling is not None:
         queued = options.features.async_output is not None
-        steps += _scaling(endpoint.name, resource, dimension, hosting.scaling, queued=queued)
+        steps += _scaling(endpoint.name, scaled, hosting.scaling, queued=queued)
     return Deployment(
         endpoint=endpoint.name,
         region=options.region,
@@ -219,6 +217,24 @@ def deployment_of(endpoint: Endpoint) -> Deployment:
             )
         ),
     )
+
+
+def scaled_variant(endpoint: str) -> dict[str, str]:
+    """Members by which Application Auto Scaling names an endpoint's instances."""
+    return _scaled(f"endpoint/{endpoint}/variant/{VARIANT}", "variant:DesiredInstanceCount")
+
+
+def scaled_component(component: str) -> dict[str, str]:
+    """Members by which Application Auto Scaling names a component's copies."""
+    return _scaled(f"inference-component/{component}", "inference-component:DesiredCopyCount")
+
+
+def _scaled(resource: str, dimension: str) -> dict[str, str]:
+    return {
+        "ServiceNamespace": "sagemaker",
+        "ResourceId": resource,
+        "ScalableDimension": f"sagemaker:{dimension}",
+    }
 
 
 def component_name(endpoint: str) -> str:
@@ -409,25 +425,23 @@ def _adapters(endpoint: str, base: str, hosting: Hosting, tags: list[dict[str, s
     return steps
 
 
+def in_flight_policy(endpoint: str) -> str:
+    """Name of the scaling policy that holds requests in flight per copy."""
+    return f"{endpoint}-requests-in-flight"
+
+
 def from_zero_policy(endpoint: str) -> str:
     """Name of the scaling policy that makes the first copy."""
     return f"{endpoint}-from-zero"
 
 
-def _scaling(
-    endpoint: str, resource: str, dimension: str, scaling: Scaling, *, queued: bool
-) -> list[Step]:
+def _scaling(endpoint: str, of: dict[str, str], scaling: Scaling, *, queued: bool) -> list[Step]:
     """Track requests in flight per copy, or in the queue of an asynchronous endpoint.
 
     Target tracking alone never leaves zero, because no copy reports no metric: from zero, a step
     up when a request found no copy, or waits where no instance runs.
     """
-    of = {
-        "ServiceNamespace": "sagemaker",
-        "ResourceId": resource,
-        "ScalableDimension": dimension,
-    }
-    policy = f"{endpoint}-requests-in-flight"
+    policy, resource = in_flight_policy(endpoint), of["ResourceId"]
     steps = [
         Step(
             "scalable-target",

@@ -187,7 +187,7 @@ async def _completed_step(step: Step, deployment: Deployment, aws: AwsClient) ->
         "application-autoscaling",
         "DescribeScalingPolicies",
         ServiceNamespace="sagemaker",
-        ResourceId=deployment.only("scalable-target").request["ResourceId"],
+        ResourceId=deployment.scaled["ResourceId"],
         PolicyNames=[from_zero_policy(deployment.endpoint)],
     )
     return step.with_members(AlarmActions=[answer["ScalingPolicies"][0]["PolicyARN"]])

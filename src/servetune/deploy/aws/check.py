@@ -23,6 +23,12 @@ from servetune.deploy.containers import CONTAINERS, container_named
 from servetune.deploy.cost import Cost, cost_of
 from servetune.deploy.deployment import Deployment, with_role
 from servetune.deploy.images import ami_version, images, named_image
+from servetune.deploy.startup import (
+    ENGINE_START_S,
+    FASTEST_BYTES_PER_S,
+    LEAST_ENGINE_START_S,
+    SLOW_BYTES_PER_S,
+)
 from servetune.engines.memory import check_fits, concurrent_sequences
 from servetune.errors import InputError, PlanError
 from servetune.hardware.device import Node, Price
@@ -33,13 +39,6 @@ from servetune.units import GB, GIB, MIB, format_bytes, format_seconds, format_u
 
 #: Role in place of the user's where requests are only checked.
 _ANY_ROLE = "arn:aws:iam::123456789012:role/checked"
-
-#: Speed of the fastest path to a container's disk: two 10 Gbit/s links. A time-out below this
-#: cannot hold; between this and a slow hub (100 MB/s) it may or may not.
-FASTEST_BYTES_PER_S = 2.5 * GB
-SLOW_BYTES_PER_S = 0.1 * GB
-ENGINE_START_S = 120.0
-SLOW_ENGINE_START_S = 600.0
 
 #: Age in days from which a price is reported as old.
 OLD_DAYS = 90
@@ -239,8 +238,8 @@ def _host_memory(deployment: Deployment, node: Node) -> Iterator[Finding]:
 
 def _time(deployment: Deployment, facts: CheckInputs) -> Iterator[Finding]:
     given_s = deployment.startup_timeout_s
-    least_s = ENGINE_START_S + facts.weights_bytes / FASTEST_BYTES_PER_S
-    slow_s = SLOW_ENGINE_START_S + facts.weights_bytes / SLOW_BYTES_PER_S
+    least_s = LEAST_ENGINE_START_S + facts.weights_bytes / FASTEST_BYTES_PER_S
+    slow_s = ENGINE_START_S + facts.weights_bytes / SLOW_BYTES_PER_S
     text = (
         f"{format_seconds(given_s)} for image, {facts.weights_bytes / GIB:.1f} GiB of weights "
         "and engine"

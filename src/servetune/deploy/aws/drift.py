@@ -135,7 +135,7 @@ async def _strange_components(deployment: Deployment, aws: AwsClient) -> list[Dr
 async def _scaling(deployment: Deployment, aws: AwsClient) -> list[Drift]:
     """Targets and policies that are gone, otherwise, or not in the bundle."""
     service, of = "application-autoscaling", {"ServiceNamespace": "sagemaker"}
-    resource = deployment.scaled_resource
+    resource = deployment.scaled["ResourceId"]
     answer = await aws.call(service, "DescribeScalableTargets", ResourceIds=[resource], **of)
     targets = {str(each["ResourceId"]): each for each in answer.get("ScalableTargets", [])}
     answer = await aws.call(service, "DescribeScalingPolicies", ResourceId=resource, **of)

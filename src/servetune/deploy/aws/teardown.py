@@ -27,7 +27,13 @@ from servetune.deploy.aws.resources import (
     with_digest,
 )
 from servetune.deploy.aws.waiting import ResourceStatus
-from servetune.deploy.deployment import VARIANT, Deployment, component_name, from_zero_policy
+from servetune.deploy.deployment import (
+    Deployment,
+    component_name,
+    from_zero_policy,
+    scaled_component,
+    scaled_variant,
+)
 from servetune.deploy.names import name_stem
 from servetune.errors import DeployError
 from servetune.json_value import JsonObject
@@ -226,10 +232,8 @@ async def _remove_step_from_zero(
     deployment: Deployment, aws: AwsClient, denials: _Denials
 ) -> list[str]:
     """Delete the step up from zero, where scaling no longer goes there."""
-    target = deployment.only("scalable-target").request
-    of = {name: target[name] for name in ("ServiceNamespace", "ResourceId", "ScalableDimension")}
     policy = from_zero_policy(deployment.endpoint)
-    request = {**of, "PolicyName": policy}
+    request = {**deployment.scaled, "PolicyName": policy}
     if not await _called(aws, "application-autoscaling", "DeleteScalingPolicy", request):
         return []
     alarms = await _delete_alarms(deployment.endpoint, ("no-capacity",), aws, denials)
@@ -244,28 +248,14 @@ async def _stop_scaling(
     denials: _Denials,
 ) -> list[str]:
     """Delete scalable targets, with which their policies go."""
-    targets = [
-        (f"inference-component/{name}", "sagemaker:inference-component:DesiredCopyCount")
-        for name in components
-    ]
-    targets.append(
-        (f"endpoint/{endpoint}/variant/{VARIANT}", "sagemaker:variant:DesiredInstanceCount")
-    )
-    if deployment:
-        targets += [
-            (step.request["ResourceId"], step.request["ScalableDimension"])
-            for step in deployment.of_kind("scalable-target")
-        ]
+    targets = [*map(scaled_component, components), scaled_variant(endpoint)]
+    if deployment and deployment.scaled not in targets:
+        targets.append(deployment.scaled)
     deleted = []
-    for resource, dimension in dict.fromkeys(targets):
-        of = {
-            "ServiceNamespace": "sagemaker",
-            "ResourceId": resource,
-            "ScalableDimension": dimension,
-        }
+    for of in targets:
         try:
             if await _called(aws, "application-autoscaling", "DeregisterScalableTarget", of):
-                deleted.append(f"scalable-target {resource}")
+                deleted.append(f"scalable-target {of['ResourceId']}")
         except AwsError as error:
             denials.excuse(error)
     return deleted

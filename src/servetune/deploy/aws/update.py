@@ -140,16 +140,11 @@ async def mend(
     changes = []
     for each in await drift(deployment, change.aws):
         if each.kind == "scaling-policy" and not each.gone:
-            where = {"ServiceNamespace": "sagemaker", "ResourceId": deployment.scaled_resource}
-            dimension = "sagemaker:variant:DesiredInstanceCount"
-            if deployment.hosting.copies is not None:
-                dimension = "sagemaker:inference-component:DesiredCopyCount"
             await change.aws.call(
                 "application-autoscaling",
                 "DeleteScalingPolicy",
                 PolicyName=each.name,
-                ScalableDimension=dimension,
-                **where,
+                **deployment.scaled,
             )
             changes.append(f"deleted scaling-policy {each.name}")
         elif each.kind == "endpoint" and deployment.hosting.scaling is None:
