@@ -12,6 +12,7 @@ import json
 import msgspec
 
 from servetune.deploy.alarms import alarm_name, no_capacity_alarm, rollback_alarms
+from servetune.deploy.batches import instances_for
 from servetune.deploy.bundle import json_text
 from servetune.deploy.endpoint import Endpoint, EndpointOptions
 from servetune.deploy.hosting import Hosting, Scaling
@@ -27,6 +28,8 @@ TAG = "servetune:endpoint"
 #: Tag of an endpoint that its user asked to end, with the ISO time; `orphans` lists what is past
 #: it. Written when the endpoint is made, never when its bundle is rendered.
 DELETE_AFTER_TAG = "servetune:delete-after"
+#: Value of that tag where an end that was asked for was taken back.
+NO_END = "never"
 #: Tag with the identity in AWS that made a resource.
 OWNER_TAG = "servetune:owner"
 VARIANT = "AllTraffic"
@@ -341,13 +344,28 @@ def _variant(endpoint: Endpoint, model_name: str) -> JsonObject:
             "CapacityReservationPreference": "capacity-reservations-only",
             "MlReservationArn": hosting.reservation_arn,
         }
-    if hosting.copies is not None and hosting.scaling is not None:
-        variant["ManagedInstanceScaling"] = {
-            "Status": "ENABLED",
-            "MinInstanceCount": -(-hosting.scaling.minimum // hosting.copies_per_instance),
-            "MaxInstanceCount": hosting.most_instances,
-        }
+    if hosting.copies is not None:
+        variant["ManagedInstanceScaling"] = _managed(hosting, hosting.copies, endpoint)
     return variant
+
+
+def _managed(hosting: Hosting, copies: int, endpoint: Endpoint) -> JsonObject:
+    """The range in which SageMaker adds and takes instances as copies need a place.
+
+    Without it an update has no place for the new copies beside the old ones on instances that are
+    full: with it SageMaker adds an instance for that time (aws-samples,
+    sagemaker-genai-hosting-examples, 03-features/deployment/ic_rolling_deployment.ipynb).
+    """
+    least, most = hosting.instance_count, copies
+    if hosting.scaling is not None:
+        least = -(-hosting.scaling.minimum // hosting.copies_per_instance)
+        most = max(copies, hosting.scaling.maximum)
+    room = instances_for(most, hosting.copies_per_instance, endpoint.startup_timeout_s)
+    return {
+        "Status": "ENABLED",
+        "MinInstanceCount": least,
+        "MaxInstanceCount": max(room, hosting.most_instances),
+    }
 
 
 def _config(endpoint: Endpoint, model: JsonObject, tags: list[dict[str, str]]) -> JsonObject:

@@ -13,6 +13,8 @@ SLOW_BYTES_PER_S = 0.1 * GB
 #: Image, engine and graph capture: at least, and with room for a slow registry.
 LEAST_ENGINE_START_S = 120.0
 ENGINE_START_S = 600.0
+#: Seconds that SageMaker waits for capacity where nothing is said.
+PROVISION_S = 1800
 
 
 def startup_timeout_s(weights_bytes: float | None, copies: int = 1) -> int:
