@@ -221,7 +221,7 @@ def test_copies_are_exchanged_within_the_bounds_of_the_service(world: World, cop
         assert 0.05 <= policy["MaximumBatchSize"]["Value"] / copies <= 0.5
         assert policy["RollbackMaximumBatchSize"] == policy["MaximumBatchSize"]
         # The instances are full: SageMaker adds one for the batch.
-        assert "up to 1 new instance run beside the old ones" in world.progress_text
+        assert "new instances (1 at most) run beside the old ones" in world.progress_text
 
 
 def test_copies_that_scaling_made_stay_for_a_change_of_routing(world: World) -> None:

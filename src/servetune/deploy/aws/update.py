@@ -73,10 +73,9 @@ async def update(
             await make(step, change, secrets)
             state.created(step.kind, step.name)
     if rollout.beside:
-        count = f"{rollout.beside} new instance{'s' if rollout.beside > 1 else ''}"
         change.on_progress(
-            f"endpoint {name}: up to {count} run beside the old ones and cost money until the old "
-            "ones go"
+            f"endpoint {name}: new instances ({rollout.beside} at most) run beside the old ones "
+            "and cost money until the old ones go"
         )
     exchanged = rollout.instances or rollout.copies
     alarms = await _put_alarms(deployment, change) if exchanged else {}
