@@ -126,8 +126,8 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     """All exchanges of an update.
 
     Attributes:
-        instances: That of the instances; `None` where they stay.
-        copies: That of the copies; `None` where they stay.
+        instances: Exchange of the instances; `None` where they stay.
+        copies: Exchange of the copies; `None` where they stay.
         before: Instances that run before it.
         after: Instances that run after it.
     """
