@@ -14,10 +14,16 @@ import forked
 
 pytest.importorskip("boto3", reason="boto3 is not installed (extra 'aws')")
 
+from aws_kit import deployment
 from doubles import FakeAws
+
+from servetune.deploy.aws.state import StateFile, TakenOff
+from servetune.deploy.cost import cost_of
+from servetune.deploy.hosting import Hosting, Scaling
 
 ROLE = "arn:aws:iam::123456789012:role/SageMakerExecution"
 ENDPOINT = "servetune-Qwen-Qwen3-4B"
+ONE = Scaling(minimum=1, maximum=2, requests_per_copy=50)
 
 
 def trial(concurrency: int, tokens_per_s: float, **results: Any) -> dict[str, Any]:
@@ -371,6 +377,67 @@ def test_drift_is_listed_line_by_line_and_apply_changes_it_back(
     assert back.returncode == 0, back.stderr
     assert "has 2 instances" in back.stderr
     assert run(tmp_path, "status", "b", double=double).returncode == 0
+
+
+def test_an_update_is_asked_for_with_the_price_of_old_and_new_together(
+    run: Any, sweep: Path, tmp_path: Path, double: FakeAws
+) -> None:
+    words = ("sagemaker", "sweep.jsonl", "--out", "b")
+    made = ("--poll-s", "0", "--role-arn", ROLE)
+    run(tmp_path, *words)
+    assert run(tmp_path, "apply", "b", *made, "--yes", double=double).returncode == 0
+    run(tmp_path, *words, "--routing", "random")
+    double.calls.clear()
+    asked = run(tmp_path, "update", "b", *made, double=double)
+    assert asked.returncode == 2
+    assert "$5.75 an hour, $138.05 a day: 1 x ml.g6.12xlarge" in asked.stderr
+    assert "up to $11.50 an hour during the update, with 1 more beside the old" in asked.stderr
+    assert "nobody agreed to it" in asked.stderr
+    dear = run(tmp_path, "update", "b", *made, "--yes", "--max-hourly", "6", double=double)
+    assert dear.returncode == 2
+    assert "$11.50 an hour during the update" in dear.stderr
+    assert "above --max-hourly $6.00" in dear.stderr
+    double.control.quota["ml.g6.12xlarge"] = 1
+    full = run(tmp_path, "update", "b", *made, "--yes", double=double)
+    assert full.returncode == 2
+    assert "1 allowed, 0 in use, 2 wanted" in full.stderr
+    assert double.operations() == []
+    double.control.quota.clear()
+    done = run(tmp_path, "update", "b", *made, "--yes", "--max-hourly", "12", double=double)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_last_command_says_when_an_endpoint_shall_end(
+    run: Any, sweep: Path, tmp_path: Path, double: FakeAws
+) -> None:
+    made = ("b", "--poll-s", "0", "--yes", "--role-arn", ROLE)
+    run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b")
+    assert run(tmp_path, "apply", *made, "--hours", "0.000001", double=double).returncode == 0
+    assert "was asked to end" in run(tmp_path, "orphans", double=double).stdout
+    kept = run(tmp_path, "update", *made, double=double)
+    assert f"{ENDPOINT} was to end at" in kept.stderr
+    assert "has no end now" in kept.stderr
+    assert "nothing of servetune's is left over" in run(tmp_path, "orphans", double=double).stdout
+    again = run(tmp_path, "update", *made, double=double)
+    assert "was to end" not in again.stderr
+    assert run(tmp_path, "apply", *made, "--hours", "0.000001", double=double).returncode == 0
+    assert "was asked to end" in run(tmp_path, "orphans", double=double).stdout
+
+
+def test_ctrl_c_says_that_scaling_is_off_and_what_puts_it_back(tmp_path: Path) -> None:
+    from servetune.api.endpoints import _interruptible
+
+    held = deployment(Hosting(instance_types=("ml.g6.12xlarge",), scaling=ONE))
+    taken = TakenOff(target={**held.scaled, "MinCapacity": 1, "MaxCapacity": 2})
+    StateFile(tmp_path).took_off((taken,))
+    told: list[str] = []
+    with (
+        pytest.raises(KeyboardInterrupt),
+        _interruptible(held, tmp_path, cost_of(held.hosting, {}), told.append, stands=True),
+    ):
+        raise KeyboardInterrupt
+    assert told[-1].startswith(f"autoscaling of {taken.resource} is off since an update")
+    assert told[-1].endswith(f"servetune deploy update {tmp_path} puts it back")
 
 
 def test_a_deletion_says_what_it_could_not_look_at(

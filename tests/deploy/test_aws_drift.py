@@ -28,9 +28,9 @@ def drifts(world: World, wanted: Deployment) -> list[str]:
 
 def mended(world: World, wanted: Deployment) -> None:
     """Changed back: nothing differs, and nothing more is to be changed."""
-    world.run(mend(wanted, change_in(world)))
+    world.run(mend(wanted, change_in(world, wait=SELDOM)))
     assert drifts(world, wanted) == []
-    assert world.run(mend(wanted, change_in(world))) == []
+    assert world.run(mend(wanted, change_in(world, wait=SELDOM))) == []
 
 
 @pytest.mark.parametrize(
@@ -86,21 +86,61 @@ def test_scaling_that_is_gone_or_otherwise_is_listed_and_comes_back(world: World
     wanted = deployment(components(scaling=ZERO))
     make(world, wanted)
     services = world.double.services
-    services.targets[f"inference-component/{BASE}"]["MaxCapacity"] = 8
+    target = services.targets[f"inference-component/{BASE}"]
+    target |= {"MinCapacity": 1, "MaxCapacity": 8}
     del services.policies[f"{NAME}-requests-in-flight"]
     services.alarms.clear()
-    services.policies["by-hand"] = {
-        **services.policies[f"{NAME}-from-zero"], "PolicyName": "by-hand",
-    }  # fmt: skip
+    step = services.policies[f"{NAME}-from-zero"]["StepScalingPolicyConfiguration"]
+    step |= {"Cooldown": 5, "MetricAggregationType": "Average"}
+    place = f"scaling-policy {NAME}-from-zero StepScalingPolicyConfiguration"
     assert drifts(world, wanted) == [
+        f"scalable-target inference-component/{BASE} MinCapacity is 1 instead of 0",
         f"scalable-target inference-component/{BASE} MaxCapacity is 8 instead of 4",
         f"scaling-policy {NAME}-requests-in-flight is not there",
-        "scaling-policy by-hand is there and not in the bundle",
+        f"{place}.MetricAggregationType is Average instead of Maximum",
+        f"{place}.Cooldown is 5 instead of 60",
         f"alarm servetune-{NAME}-no-capacity is not there",
     ]
     rows = {row.name: row.status for row in world.run(status(NAME, world.aws(), deployment=wanted))}
     assert rows[f"servetune-{NAME}-no-capacity"] == "gone"
     mended(world, wanted)
+
+
+def test_scaling_that_somebody_switched_off_is_listed_and_comes_back(world: World) -> None:
+    wanted = deployment(components(scaling=ZERO))
+    make(world, wanted)
+    services = world.double.services
+    services.register_scalable_target(
+        wanted.scaled
+        | {"SuspendedState": {"DynamicScalingOutSuspended": True,
+                              "ScheduledScalingSuspended": True}}
+    )  # fmt: skip
+    services.alarms[f"servetune-{NAME}-no-capacity"]["ActionsEnabled"] = False
+    target = f"scalable-target inference-component/{BASE}"
+    assert drifts(world, wanted) == [
+        f"{target} DynamicScalingOutSuspended is true",
+        f"{target} ScheduledScalingSuspended is true",
+        f"alarm servetune-{NAME}-no-capacity has its actions disabled, so that it wakes nobody",
+    ]
+    mended(world, wanted)
+
+
+@pytest.mark.parametrize("scaling", [ZERO, None], ids=["scaled", "not scaled"])
+def test_what_somebody_else_made_is_listed_and_left(world: World, scaling: Scaling | None) -> None:
+    wanted = deployment(components(scaling=scaling))
+    make(world, wanted)
+    services = world.double.services
+    if scaling is None:
+        services.register_scalable_target(wanted.scaled | {"MinCapacity": 1, "MaxCapacity": 3})
+    services.put_scaling_policy(
+        wanted.scaled | {"PolicyName": "by-hand", "PolicyType": "StepScaling"}
+    )
+    listed = drifts(world, wanted)
+    assert "scaling-policy by-hand is there and not in the bundle, made by somebody else" in listed
+    assert len(listed) == (1 if scaling else 2)
+    assert world.run(mend(wanted, change_in(world, wait=SELDOM))) == []
+    assert "by-hand" in services.policies
+    assert f"inference-component/{BASE}" in services.targets
 
 
 def test_an_alarm_that_calls_another_policy_wakes_nobody(world: World) -> None:

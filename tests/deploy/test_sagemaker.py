@@ -16,9 +16,9 @@ from servetune.deploy import (
     render_sagemaker,
 )
 from servetune.deploy.containers import container_named
-from servetune.deploy.endpoint import startup_timeout_s
 from servetune.deploy.images import regions
 from servetune.deploy.names import resource_name
+from servetune.deploy.startup import startup_timeout_s
 from servetune.errors import DeployError, UnknownName
 from servetune.hardware.device import Device, Link, Node, Price
 from servetune.plan.plan import Plan

@@ -19,7 +19,7 @@ from servetune.api.request import Request, request_of
 from servetune.api.spending import Confirm, Spending
 from servetune.api.waiting import Token, Waiting, aws_in, completed, now, role_of, with_token
 from servetune.deploy import aws as live
-from servetune.deploy.aws.check import cost_findings, gated, require_go
+from servetune.deploy.aws.check import check_rollout, cost_findings, gated, require_go
 from servetune.deploy.aws.orphans import Orphan
 from servetune.deploy.aws.resources import Change
 from servetune.deploy.aws.status import Row
@@ -209,6 +209,7 @@ def apply(
     """
     request = request_of(Apply, request, options)
     deployment = _with_role(request)
+    _tell_of_scaling(live.StateFile(request.bundle).state, request.bundle, on_progress or progress)
     findings, listed = completed(
         live.check_live(
             deployment,
@@ -280,19 +281,19 @@ def _agree_to_mend(
     deployment: Deployment, spending: Spending, confirm: Confirm | None, tell: OnProgress
 ) -> bool:
     """Whether the endpoint stands otherwise than its bundle says, and shall be changed back."""
-    own = {step.name for step in deployment.steps}
-    found = [
-        each
-        for each in completed(live.drift(deployment, aws_in(deployment.region)))
-        # What is gone is made anyway, and components of others are theirs.
-        if not each.gone and not each.hidden and (each.kind != "component" or each.name in own)
-    ]
-    for each in found:
-        tell(f"{each.kind} {each.name} {each.message}")
-    if found:
+    ours = []
+    for each in completed(live.drift(deployment, aws_in(deployment.region))):
+        if each.gone or each.hidden:
+            continue  # what is gone is made anyway
+        tell(f"{each.kind} {each.name} {each.message}{'; it is left' if each.others else ''}")
+        ours += [] if each.others else [each]
+    if ours:
+        planned = _planned_update(deployment, spending, tell)
         about = f"{deployment.endpoint} is otherwise than its bundle says"
+        if planned.cost.beside:
+            about = f"{about}; {planned.cost.lines[-1]}"
         spending.require_consent(about, confirm, "Change it back?")
-    return bool(found)
+    return bool(ours)
 
 
 def update(
@@ -308,7 +309,8 @@ def update(
     Args:
         request: The request, or the bundle's folder.
         on_progress: Called with each line of progress; the logger where `None`.
-        confirm: Asked where it would cost more than now; without it, `yes` must be given then.
+        confirm: Asked where it would cost more than now, also while it goes on; without it, `yes`
+            must be given then.
         options: Fields of `Update`.
 
     Raises:
@@ -318,7 +320,7 @@ def update(
     request = request_of(Update, request, options)
     deployment = _with_role(request)
     tell = on_progress or progress
-    _agree_to_update(deployment, request.spending, confirm, tell)
+    cost = _agree_to_update(deployment, request.spending, confirm, tell, request.canary)
 
     async def work() -> list[str]:
         aws, secrets = await with_token(deployment.region, request.token)
@@ -333,43 +335,85 @@ def update(
             canary_percent=request.canary,
         )
 
-    cost, _ = _cost(deployment, request.spending, {})
     going_on = _interruptible(deployment, request.bundle, cost, tell, stands=True)
     with going_on, noted(request.bundle, "updated"):
         changes = completed(work())
     return EndpointChange(endpoint=deployment.endpoint, changes=tuple(changes))
 
 
-def _agree_to_update(
-    deployment: Deployment, spending: Spending, confirm: Confirm | None, tell: OnProgress
-) -> None:
-    """Hold an update against the limits, and ask where it costs more than what runs now."""
+class _PlannedUpdate(NamedTuple):
+    """What an update costs afterwards and meanwhile, and what it exchanges."""
 
-    async def asked() -> tuple[dict[str, Price], live.Running | None]:
+    cost: Cost
+    rollout: live.Rollout | None
+    usd_per_hour_before: float | None
+
+
+def _agree_to_update(
+    deployment: Deployment,
+    spending: Spending,
+    confirm: Confirm | None,
+    tell: OnProgress,
+    canary_percent: int | None,
+) -> Cost:
+    """Hold an update against limits and quota, and ask where it costs more than what runs."""
+    cost, rollout, before = _planned_update(deployment, spending, tell, canary_percent)
+    for line in cost.lines:
+        tell(line)
+    if (rollout is not None and rollout.instances) or cost.beside:
+        after = cost.usd_per_hour
+        if cost.beside or before is None or after is None or after > before:
+            about = "; ".join(dict.fromkeys((cost.lines[0], cost.lines[-1])))
+            spending.require_consent(about, confirm, "Change it?")
+    return cost
+
+
+def _planned_update(
+    deployment: Deployment,
+    spending: Spending,
+    tell: OnProgress,
+    canary_percent: int | None = None,
+) -> _PlannedUpdate:
+    """Cost and exchanges of an update.
+
+    Raises:
+        InputError: It costs more than is allowed, or there is no place for it; nothing was changed.
+    """
+
+    async def looked() -> tuple[dict[str, Price], live.Running | None]:
         aws = aws_in(deployment.region)
         types, today = deployment.hosting.instance_types, now().date().isoformat()
-        listed = {}
+        listed: dict[str, Price] = {}
         try:
             queued = deployment.hosting.queued
             listed = await live.listed_prices(aws, types, today=today, queued=queued)
         except live.AwsError as error:
             tell(f"the Price List cannot be read: {error.message}")
-        known = {
-            **_catalogue_prices(),
-            **{name: each.usd_per_hour for name, each in listed.items()},
-        }
-        return listed, await live.running(deployment.endpoint, aws, known)
+        return listed, await live.running(deployment, aws)
 
-    listed, running = completed(asked())
-    cost, costs = _cost(deployment, spending, listed)
-    require_go(live.Report(findings=tuple(costs)))
-    for line in cost.lines:
-        tell(line)
-    if running is None or running.config == deployment.only("endpoint-config").name:
-        return
-    before, after = running.usd_per_hour, cost.usd_per_hour
-    if before is None or after is None or after > before:
-        spending.require_consent(cost.lines[0], confirm, "Change it?")
+    listed, running = completed(looked())
+    budget = spending.budget(deployment.hosting.instance_types, listed)
+    cost, _ = _cost(deployment, spending, listed)
+    rollout, before, findings = None, None, []
+    if running is not None:
+        rollout = live.rollout_of(deployment, running, canary_percent)
+        own = {name: price.usd_per_hour for name, price in budget.prices.items()}
+        before = running.usd_per_hour(_catalogue_prices() | own)
+        each_usd = cost.price.usd_per_hour if cost.price else None
+        each_usd = 0.0 if cost.reservation_arn else each_usd
+        meanwhile = rollout.peak_usd_per_hour(before, each_usd)
+        cost = msgspec.structs.replace(
+            cost, beside=rollout.beside, meanwhile_usd_per_hour=meanwhile
+        )
+        if rollout.beside:
+            aws = aws_in(deployment.region)
+            findings = completed(check_rollout(deployment, rollout, running, aws))
+    findings += cost_findings(cost, budget)
+    require_go(live.Report(findings=tuple(findings)))
+    for each in findings:
+        if each.level == "note" and each.topic == "quota":
+            tell(f"note: quota: {each.message}")
+    return _PlannedUpdate(cost, rollout, before)
 
 
 def _cost(
@@ -411,8 +455,8 @@ def _interruptible(
     try:
         yield
     except KeyboardInterrupt:
-        entries = live.StateFile(folder).state.entries
-        if stands or any(entry.kind == "endpoint" for entry in entries):
+        state = live.StateFile(folder).state
+        if stands or any(entry.kind == "endpoint" for entry in state.entries):
             per_hour = cost.usd_per_hour
             costs = "money" if per_hour is None else f"{format_usd(per_hour)} an hour"
             costs = "its reservation" if cost.reservation_arn else costs
@@ -421,6 +465,15 @@ def _interruptible(
                 f"run: servetune deploy delete {shlex.quote(str(folder))}"
             )
         raise
+    finally:
+        _tell_of_scaling(live.StateFile(folder).state, folder, tell)
+
+
+def _tell_of_scaling(state: live.State, folder: Path, tell: OnProgress) -> None:
+    """Say that autoscaling is off, where an update took it off and did not end."""
+    if state.scaling_note:
+        again = f"servetune deploy update {shlex.quote(str(folder))}"
+        tell(f"{state.scaling_note}: {again} puts it back")
 
 
 def status(request: Status | str | None = None, /, **options: object) -> EndpointStatus:
@@ -431,7 +484,14 @@ def status(request: Status | str | None = None, /, **options: object) -> Endpoin
         options: Fields of `Status`.
     """
     about = _endpoint(request_of(Status, request, options))
-    rows = completed(live.status(about.name, aws_in(about.region), deployment=about.deployment))
+    rows = completed(
+        live.status(
+            about.name,
+            aws_in(about.region),
+            deployment=about.deployment,
+            state=about.state.state,
+        )
+    )
     return EndpointStatus(endpoint=about.name, region=about.region, rows=tuple(rows))
 
 

@@ -30,7 +30,7 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
         Positive | None,
         option(
             "Hours after which the endpoint shall end: for its cost, and a tag by which deploy "
-            "orphans finds it then.",
+            "orphans finds it then. The last command decides: without it the endpoint has no end.",
             default=f"no end; cost of {ASSUMED_HOURS:g} hours",
         ),
     ] = None
@@ -46,7 +46,7 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
         Positive | None,
         option(
             "Cost of one hour above which nothing is made, in dollars, with the most instances "
-            "that scaling allows.",
+            "that scaling allows, and with old and new ones together during an update.",
             "--max-hourly",
             metavar="USD",
         ),

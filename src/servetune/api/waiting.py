@@ -40,9 +40,10 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     def wait(self, deployment: Deployment | None) -> WaitOptions:
         """Waiting for a deployment; 90 minutes where there is only a name."""
         timeout_s = wait_options_of(deployment).timeout_s if deployment else 5400.0
+        chosen = self.timeout_min is not None
         if self.timeout_min is not None:
             timeout_s = self.timeout_min * 60
-        return WaitOptions(poll_s=self.poll_s, timeout_s=timeout_s)
+        return WaitOptions(poll_s=self.poll_s, timeout_s=timeout_s, chosen=chosen)
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):

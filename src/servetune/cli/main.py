@@ -65,7 +65,10 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "servetune.cli.deploy:deploy",
             "Deploy a measured configuration to a target.",
         ),
-        "runs": ("servetune.cli.runs:runs", "List, compare, export and query runs and deployments."),
+        "runs": (
+            "servetune.cli.runs:runs",
+            "List, compare, export and query runs and deployments.",
+        ),
         "register": (
             "servetune.cli.runs:register",
             "Register a deployment that was made by other means.",

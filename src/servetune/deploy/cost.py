@@ -23,6 +23,9 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
         instance_type: The dearest type, or one without a price.
         price: Price of one instance on demand; `None` where it is not known.
         reservation_arn: Reservation that pays for the instances, instead of their price on demand.
+        beside: New instances that run beside the old ones, at most, while an update exchanges them.
+        meanwhile_usd_per_hour: Price of old and new ones together for that time; 0 where no update
+            does it, `None` where not known.
     """
 
     instances: int
@@ -30,6 +33,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     instance_type: str
     price: Price | None = None
     reservation_arn: str | None = None
+    beside: int = 0
+    meanwhile_usd_per_hour: float | None = 0.0
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -41,6 +46,12 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
         """Price of the most instances; 0 where a reservation pays, `None` where not known."""
         return self._per_hour(self.most_instances)
 
+    @property
+    def peak_usd_per_hour(self) -> float | None:
+        """The higher one of the price at the most instances and of that during an update."""
+        most, meanwhile = self.most_usd_per_hour, self.meanwhile_usd_per_hour
+        return None if most is None or meanwhile is None else max(most, meanwhile)
+
     def _per_hour(self, instances: int) -> float | None:
         if self.reservation_arn:
             return 0.0
@@ -48,7 +59,10 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The price per hour and per day, a line for the first and one for the most instances."""
+        """The price per hour and per day: of the first and of the most instances, during an update.
+
+        A line each, the first for what stands afterwards.
+        """
         machines = f"{self.instances} x {self.instance_type}"
         if self.reservation_arn:
             return (
@@ -60,7 +74,11 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
         first = f"{_per_hour_and_day(self.price.usd_per_hour * self.instances)}: {machines}"
         most = self.price.usd_per_hour * self.most_instances
         grown = f"up to {_per_hour_and_day(most)} at {self.most_instances} instances"
-        more = (grown,) if self.most_instances > self.instances else ()
+        more: tuple[str, ...] = (grown,) if self.most_instances > self.instances else ()
+        if self.beside:
+            usd = self.meanwhile_usd_per_hour
+            price = "a price that is not known" if usd is None else f"{format_usd(usd)} an hour"
+            more += (f"up to {price} during the update, with {self.beside} more beside the old",)
         return (f"{first} ({found})" if found else first, *more)
 
 

@@ -12,6 +12,7 @@ import json
 import msgspec
 
 from servetune.deploy.alarms import alarm_name, no_capacity_alarm, rollback_alarms
+from servetune.deploy.batches import instances_for
 from servetune.deploy.bundle import json_text
 from servetune.deploy.endpoint import Endpoint, EndpointOptions
 from servetune.deploy.hosting import Hosting, Scaling
@@ -27,6 +28,8 @@ TAG = "servetune:endpoint"
 #: Tag of an endpoint that its user asked to end, with the ISO time; `orphans` lists what is past
 #: it. Written when the endpoint is made, never when its bundle is rendered.
 DELETE_AFTER_TAG = "servetune:delete-after"
+#: Value of that tag where an end that was asked for was taken back.
+NO_END = "never"
 #: Tag with the identity in AWS that made a resource.
 OWNER_TAG = "servetune:owner"
 VARIANT = "AllTraffic"
@@ -103,11 +106,11 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
         return step
 
     @property
-    def scaled_resource(self) -> str:
-        """Resource of Application Auto Scaling: the base component, else the variant."""
+    def scaled(self) -> dict[str, str]:
+        """What Application Auto Scaling changes: the base component, else the variant."""
         if self.hosting.copies is not None:
-            return f"inference-component/{component_name(self.endpoint)}"
-        return f"endpoint/{self.endpoint}/variant/{VARIANT}"
+            return scaled_component(component_name(self.endpoint))
+        return scaled_variant(self.endpoint)
 
     def to_json(self) -> str:
         """Text of `deployment.json`: indented, with its end of line."""
@@ -190,18 +193,16 @@ def deployment_of(endpoint: Endpoint) -> Deployment:
             },
         ),
     ]
-    resource = f"endpoint/{endpoint.name}/variant/{VARIANT}"
+    scaled = scaled_variant(endpoint.name)
     watched = {"EndpointName": endpoint.name, "VariantName": VARIANT}
-    dimension = "sagemaker:variant:DesiredInstanceCount"
     if hosting.copies is not None:
         base = _component(endpoint, model["ModelName"], tags)
         steps += [base, *_adapters(endpoint.name, base.name, hosting, tags)]
-        resource = f"inference-component/{base.name}"
+        scaled = scaled_component(base.name)
         watched = {"InferenceComponentName": base.name}
-        dimension = "sagemaker:inference-component:DesiredCopyCount"
     if hosting.scaling is not None:
         queued = options.features.async_output is not None
-        steps += _scaling(endpoint.name, resource, dimension, hosting.scaling, queued=queued)
+        steps += _scaling(endpoint.name, scaled, hosting.scaling, queued=queued)
     return Deployment(
         endpoint=endpoint.name,
         region=options.region,
@@ -219,6 +220,24 @@ def deployment_of(endpoint: Endpoint) -> Deployment:
             )
         ),
     )
+
+
+def scaled_variant(endpoint: str) -> dict[str, str]:
+    """Members by which Application Auto Scaling names an endpoint's instances."""
+    return _scaled(f"endpoint/{endpoint}/variant/{VARIANT}", "variant:DesiredInstanceCount")
+
+
+def scaled_component(component: str) -> dict[str, str]:
+    """Members by which Application Auto Scaling names a component's copies."""
+    return _scaled(f"inference-component/{component}", "inference-component:DesiredCopyCount")
+
+
+def _scaled(resource: str, dimension: str) -> dict[str, str]:
+    return {
+        "ServiceNamespace": "sagemaker",
+        "ResourceId": resource,
+        "ScalableDimension": f"sagemaker:{dimension}",
+    }
 
 
 def component_name(endpoint: str) -> str:
@@ -325,13 +344,28 @@ def _variant(endpoint: Endpoint, model_name: str) -> JsonObject:
             "CapacityReservationPreference": "capacity-reservations-only",
             "MlReservationArn": hosting.reservation_arn,
         }
-    if hosting.copies is not None and hosting.scaling is not None:
-        variant["ManagedInstanceScaling"] = {
-            "Status": "ENABLED",
-            "MinInstanceCount": -(-hosting.scaling.minimum // hosting.copies_per_instance),
-            "MaxInstanceCount": hosting.most_instances,
-        }
+    if hosting.copies is not None:
+        variant["ManagedInstanceScaling"] = _managed(hosting, hosting.copies, endpoint)
     return variant
+
+
+def _managed(hosting: Hosting, copies: int, endpoint: Endpoint) -> JsonObject:
+    """The range in which SageMaker adds and takes instances as copies need a place.
+
+    Without it an update has no place for the new copies beside the old ones on instances that are
+    full: with it SageMaker adds an instance for that time (aws-samples,
+    sagemaker-genai-hosting-examples, 03-features/deployment/ic_rolling_deployment.ipynb).
+    """
+    least, most = hosting.instance_count, copies
+    if hosting.scaling is not None:
+        least = -(-hosting.scaling.minimum // hosting.copies_per_instance)
+        most = max(copies, hosting.scaling.maximum)
+    room = instances_for(most, hosting.copies_per_instance, endpoint.startup_timeout_s)
+    return {
+        "Status": "ENABLED",
+        "MinInstanceCount": least,
+        "MaxInstanceCount": max(room, hosting.most_instances),
+    }
 
 
 def _config(endpoint: Endpoint, model: JsonObject, tags: list[dict[str, str]]) -> JsonObject:
@@ -409,25 +443,23 @@ def _adapters(endpoint: str, base: str, hosting: Hosting, tags: list[dict[str, s
     return steps
 
 
+def in_flight_policy(endpoint: str) -> str:
+    """Name of the scaling policy that holds requests in flight per copy."""
+    return f"{endpoint}-requests-in-flight"
+
+
 def from_zero_policy(endpoint: str) -> str:
     """Name of the scaling policy that makes the first copy."""
     return f"{endpoint}-from-zero"
 
 
-def _scaling(
-    endpoint: str, resource: str, dimension: str, scaling: Scaling, *, queued: bool
-) -> list[Step]:
+def _scaling(endpoint: str, of: dict[str, str], scaling: Scaling, *, queued: bool) -> list[Step]:
     """Track requests in flight per copy, or in the queue of an asynchronous endpoint.
 
     Target tracking alone never leaves zero, because no copy reports no metric: from zero, a step
     up when a request found no copy, or waits where no instance runs.
     """
-    of = {
-        "ServiceNamespace": "sagemaker",
-        "ResourceId": resource,
-        "ScalableDimension": dimension,
-    }
-    policy = f"{endpoint}-requests-in-flight"
+    policy, resource = in_flight_policy(endpoint), of["ResourceId"]
     steps = [
         Step(
             "scalable-target",

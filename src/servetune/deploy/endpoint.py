@@ -18,6 +18,7 @@ from servetune.deploy.features import EndpointFeatures
 from servetune.deploy.hosting import Hosting
 from servetune.deploy.images import choose_image, image_uri, named_image
 from servetune.deploy.names import require_name, require_role, resource_name
+from servetune.deploy.startup import startup_timeout_s
 from servetune.engines import engine
 from servetune.engines.container import Container, Image
 from servetune.errors import CannotRender, UnknownName
@@ -169,20 +170,6 @@ def endpoint_of(plan: Plan, options: EndpointOptions, evidence: Evidence | None 
         evidence=evidence,
         warnings=tuple(text for text in warnings if text),
     )
-
-
-def startup_timeout_s(weights_bytes: float | None, copies: int = 1) -> int:
-    """Seconds until a container must answer: engine start, download and copies.
-
-    Ten minutes for image, engine and graph capture, the weights at 100 MB/s (a slow hub
-    download), and two more minutes and another read for each further copy, because
-    copies start one after another. A 10 GB model on ml.g6.xlarge took about ten minutes
-    in all (2026-09). SageMaker allows 60 to 3,600; 1,800 where the size is not known.
-    """
-    if weights_bytes is None:
-        return 1800
-    needed_s = 600 + copies * weights_bytes / 100e6 + 120 * (copies - 1)
-    return min(3600, 60 * math.ceil(needed_s / 60))
 
 
 def image_for(

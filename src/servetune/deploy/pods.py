@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from servetune.deploy.served import MODEL_MOUNT, Served
+from servetune.deploy.startup import ENGINE_START_S
 from servetune.errors import CannotRender, InputError
 from servetune.json_value import JsonObject
 from servetune.option import Count, Positive, option
@@ -16,9 +17,6 @@ from servetune.units import GB, GIB
 
 SHARED_MEMORY = "16Gi"
 """Memory that tensor parallel ranks and torch's loaders share."""
-
-ENGINE_START_S = 600.0
-"""Time for image, engine and graph capture, as in the SageMaker endpoint's time-out."""
 
 UNKNOWN_START_S = 3600.0
 """Time until a pod of a model whose size is not known must be ready."""

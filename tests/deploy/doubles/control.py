@@ -8,6 +8,7 @@ patterns and upper bounds included, and answers against their required members.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -29,6 +30,13 @@ KINDS = {
     "TrainingPlan": ("TrainingPlanName", "training-plan"),
     "ProcessingJob": ("ProcessingJobName", "processing-job"),
 }
+
+
+#: Accelerators of an instance (AWS, "Amazon EC2 G6/G5 instances"); of other types nothing is
+#: known here, and no rule of capacity holds.
+DEVICES = {"ml.g6.12xlarge": 4, "ml.g5.12xlarge": 4}
+
+NO_ROOM = "Not enough capacity on the instances of the endpoint for the copies of the component."
 
 
 class Refusal(Exception):
@@ -301,7 +309,7 @@ class ControlPlane:
                     "DesiredInstanceCount": count,
                 }
                 for variant in self._variants(config)
-                for count in [self._count(row, variant)]
+                for count in [self._instances(name, row, variant)]
             ]
         return about
 
@@ -333,15 +341,22 @@ class ControlPlane:
             self._variants(row["request"]["EndpointConfigName"]),
             new["ProductionVariants"],
         )
-        count = self._count(row, old)
+        count = self._instances(name, row, old)
         deploying = request.get("DeploymentConfig", {})
         self._deploys(deploying, count, request["EndpointConfigName"])
         self._keeps_type_while_scaled(name, old, variant)
         keeps = request.get("RetainAllVariantProperties", False)
+        after = count if keeps else variant.get("InitialInstanceCount", 1)
+        rolling = deploying.get("RollingUpdatePolicy", {}).get("MaximumBatchSize")
+        beside = min(after, rolling["Value"]) if rolling else after  # else all at once, blue/green
+        for pool in variant.get("InstancePools") or [variant]:
+            self._within_quota(pool["InstanceType"], beside)
+        most = max(after, self._most_instances(variant))
+        fits = self._needed(name, variant) <= most
         row["update"] = {
             "to": request["EndpointConfigName"], "at": self.now_s(),
             "counts": {variant["VariantName"]: count} if keeps else {},
-            "rings": self._rings(deploying),
+            "rings": self._rings(deploying) if fits else NO_ROOM,
         }  # fmt: skip
         return {"EndpointArn": self.arn("Endpoint", name)}
 
@@ -356,6 +371,62 @@ class ControlPlane:
     def scale(self, endpoint: str, count: int) -> None:
         """What autoscaling does to an endpoint's variant."""
         self.row("Endpoint", endpoint).setdefault("counts", {})["AllTraffic"] = count
+
+    def _instances(self, endpoint: str, row: dict[str, Any], variant: Request) -> int:
+        """Instances of a variant, with those that managed scaling adds for copies.
+
+        "SageMaker AI will automatically launch another instances because we enabled
+        ManagedInstanceScaling"; "SageMaker AI will launch 1 additional instance for the rolling
+        deployment", and "terminate" it afterwards (aws-samples/sagemaker-genai-hosting-examples,
+        03-features/deployment/ic_rolling_deployment.ipynb, commit 399f6c5).
+        """
+        count = self._count(row, variant)
+        needed = self._needed(endpoint, variant)
+        return max(count, min(needed, self._most_instances(variant)))
+
+    @staticmethod
+    def _most_instances(variant: Request) -> int:
+        """Instances to which managed scaling may go by itself; 0 where it is off."""
+        managed = variant.get("ManagedInstanceScaling", {})
+        return int(managed["MaxInstanceCount"]) if managed.get("Status") == "ENABLED" else 0
+
+    def _needed(self, endpoint: str, variant: Request, *, more: int = 0) -> int:
+        """Instances that the copies of an endpoint fill, those of a batch that moves in included.
+
+        Args:
+            endpoint: Its name.
+            variant: Variant, for the instance type.
+            more: Copies of the last component beside those that there are.
+        """
+        devices = DEVICES.get((variant.get("InstancePools") or [variant])[0]["InstanceType"])
+        if devices is None:
+            return 0
+        filled = 0.0
+        for name in self._components_of(endpoint):
+            row = self.rows["InferenceComponent", name]
+            each = (row["request"].get("Specifications") or [row["request"]["Specification"]])[0]
+            taken = each.get("ComputeResourceRequirements", {}).get(
+                "NumberOfAcceleratorDevicesRequired"
+            )
+            if taken and "failed" not in row and "deleting" not in row:
+                copies = row["copies"] + row.get("update", {}).get("batch", 0) + more
+                filled += copies / (devices // int(taken))
+        return math.ceil(filled)
+
+    def _has_room(self, endpoint: str, *, more: int = 0) -> bool:
+        """Whether so many more copies have a place, on instances that may be added for them.
+
+        A batch is provisioned before the old one goes (InferenceComponentRollingUpdatePolicy), and
+        an instance that is added counts against the quota as any other.
+        """
+        row = self.row("Endpoint", endpoint)
+        (variant,) = self._variants(row["request"]["EndpointConfigName"])
+        count, needed = self._count(row, variant), self._needed(endpoint, variant, more=more)
+        if needed <= count:
+            return True
+        kind = (variant.get("InstancePools") or [variant])[0]["InstanceType"]
+        left = self.quota.get(kind, 20) - self._used(kind)
+        return needed <= self._most_instances(variant) and needed - count <= left
 
     @staticmethod
     def _count(row: dict[str, Any], variant: Request) -> int:
@@ -518,15 +589,19 @@ class ControlPlane:
         container = str(row["request"]["PrimaryContainer"]) if row else ""
         return any(word in container for word in self.unhealthy)
 
-    def _within_quota(self, instance_type: str, wanted: int) -> None:
-        used = sum(
-            variant.get("InitialInstanceCount", 1)
+    def _used(self, instance_type: str) -> int:
+        """Instances of a type that endpoints hold."""
+        return sum(
+            self._count(row, variant)
             for (kind, _), row in self.rows.items()
             if kind == "Endpoint" and self._endpoint_state(row)[0] != "Failed"
             for variant in self._variants(row["request"]["EndpointConfigName"])
             if instance_type
             in [pool["InstanceType"] for pool in variant.get("InstancePools") or [variant]]
         )
+
+    def _within_quota(self, instance_type: str, wanted: int) -> None:
+        used = self._used(instance_type)
         allowed = self.quota.get(instance_type, 20)
         if used + wanted > allowed:
             raise Refusal(
@@ -601,11 +676,16 @@ class ControlPlane:
 
     def update_inference_component(self, request: Request) -> Request:
         row = self._resting(request["InferenceComponentName"])
-        deploying = request.get("DeploymentConfig", {})
-        if deploying:  # InferenceComponentRollingUpdatePolicy: 5% to 50% of the copy count
-            size = deploying["RollingUpdatePolicy"]["MaximumBatchSize"]
-            self._share(size, row["copies"], 0.05, 0.5)
-            self._has_alarms(deploying)
+        policy = request.get("DeploymentConfig", {}).get("RollingUpdatePolicy", {})
+        if policy:  # InferenceComponentRollingUpdatePolicy: 5% to 50% of the copy count
+            self._share(policy["MaximumBatchSize"], row["copies"], 0.05, 0.5)
+            self._has_alarms(request["DeploymentConfig"])
+        is_adapter = "BaseInferenceComponentName" in request.get("Specification", {})
+        row["update"] = {
+            "from": row["request"],
+            "batch": 0 if is_adapter else self._batch(policy, "MaximumBatchSize", row["copies"]),
+            "undone": "" if is_adapter else self._undone(request, row, policy),
+        }
         for key in ("Specification", "Specifications"):
             if key in request:
                 row["request"] = {**row["request"], key: request[key]}
@@ -616,6 +696,35 @@ class ControlPlane:
                 "InferenceComponent", request["InferenceComponentName"]
             )
         }
+
+    @staticmethod
+    def _batch(policy: Request, member: str, copies: int) -> int:
+        """Copies of a batch; all of them, blue/green, where the policy has no such size."""
+        size = policy.get(member)
+        return copies if size is None else int(size["Value"])
+
+    def _undone(self, request: Request, row: dict[str, Any], policy: Request) -> str:
+        """Reason for which a component's update is rolled back; empty where it is not.
+
+        Without room for a batch beside the old copies it cannot begin. MaximumExecutionTimeout:
+        "Exceeding this limit causes a timeout". RollbackMaximumBatchSize: absent, "SageMaker AI
+        provisions the entire capacity of the old fleet at once during rollback", so that a rollback
+        needs room for all of it.
+        """
+        copies, name = row["copies"], row["request"]["EndpointName"]
+        batch = self._batch(policy, "MaximumBatchSize", copies)
+        steps = math.ceil(copies / batch) if batch else 0
+        needed_s = steps * policy.get("WaitIntervalInSeconds", 0) + copies * self.copy_s
+        if not self._has_room(name, more=batch):
+            return NO_ROOM
+        rings = self._rings(request.get("DeploymentConfig", {}))
+        if needed_s > policy.get("MaximumExecutionTimeoutInSeconds", math.inf):
+            rings = "timed out"
+        if rings and not self._has_room(
+            name, more=self._batch(policy, "RollbackMaximumBatchSize", copies)
+        ):
+            return "Failed"
+        return rings
 
     def update_inference_component_runtime_config(self, request: Request) -> Request:
         name = request["InferenceComponentName"]
@@ -662,20 +771,60 @@ class ControlPlane:
         if "failed" in row:
             return "Failed", 0, row["failed"]
         passed_s = self.now_s() - row["since"]
-        if any(self._is_sick(each.get("ModelName", "")) for each in specifications):
-            limit_s = (
-                specifications[0]
-                .get("StartupParameters", {})
-                .get("ContainerStartupHealthCheckTimeoutInSeconds", 600)
-            )
-            if passed_s >= limit_s:
-                row["failed"] = "The container did not pass the ping health check."
-                return "Failed", 0, row["failed"]
-            return row.get("busy", "Creating"), 0, ""
+        for look in (self._ailing, self._undoing, self._unplaced):
+            found = look(row, passed_s)
+            if found:
+                return found
         there = row["had"] + int(passed_s // self.copy_s)
         if there >= row["copies"]:
+            row.pop("update", None)
             return "InService", row["copies"], ""
         return row.get("busy", "Creating"), there, ""
+
+    def _ailing(self, row: dict[str, Any], passed_s: float) -> tuple[str, int, str] | None:
+        """State of a component whose container never answers."""
+        specifications = row["request"].get("Specifications") or [row["request"]["Specification"]]
+        if not any(self._is_sick(each.get("ModelName", "")) for each in specifications):
+            return None
+        limit_s = (
+            specifications[0]
+            .get("StartupParameters", {})
+            .get("ContainerStartupHealthCheckTimeoutInSeconds", 600)
+        )
+        if passed_s >= limit_s:
+            row["failed"] = "The container did not pass the ping health check."
+            return "Failed", 0, row["failed"]
+        return row.get("busy", "Creating"), 0, ""
+
+    def _undoing(self, row: dict[str, Any], passed_s: float) -> tuple[str, int, str] | None:
+        """State of an update that is rolled back, after which the old copies serve on.
+
+        A description has the reason of a failed component alone (DescribeInferenceComponent).
+        """
+        undone = row.get("update", {}).get("undone")
+        if not undone:
+            return None
+        if passed_s < self.update_s:
+            return "Updating", row["copies"], ""
+        if undone == "Failed":
+            row["failed"] = NO_ROOM
+            return "Failed", 0, NO_ROOM
+        row |= {"request": row["update"]["from"], "had": row["copies"]}
+        del row["update"]
+        return "InService", row["copies"], ""
+
+    def _unplaced(self, row: dict[str, Any], passed_s: float) -> tuple[str, int, str] | None:
+        """State of new copies that no instance has a place for."""
+        if "update" in row or not self._is_crowded(row):
+            return None
+        if passed_s < 1800:
+            return row.get("busy", "Creating"), row["had"], ""
+        row["failed"] = NO_ROOM
+        return "Failed", 0, NO_ROOM
+
+    def _is_crowded(self, row: dict[str, Any]) -> bool:
+        endpoint = row["request"]["EndpointName"]
+        return row["had"] < row["copies"] and not self._has_room(endpoint)
 
     def _loads_adapters(self, base: str) -> bool:
         """Whether a base takes adapters while it runs.

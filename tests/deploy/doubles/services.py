@@ -18,7 +18,7 @@ class OtherServices:
     Attributes:
         quota: Listed quotas; the control plane's where a type is left out.
         prices: Instance type -> USD per hour.
-        targets, policies, alarms: Of autoscaling.
+        targets, policies, scheduled, alarms: Of autoscaling.
         log_lines: Group -> lines.
         said_s: (group, place of a line) -> when it was said; now where it is not known.
         secrets: ARN -> value.
@@ -29,7 +29,9 @@ class OtherServices:
         self.prices: dict[str, float] = {}
         self.targets: dict[str, Request] = {}
         self.policies: dict[str, Request] = {}
+        self.scheduled: dict[str, Request] = {}
         self.alarms: dict[str, Request] = {}
+        self.policies_made = 0
         self.log_lines: dict[str, list[str]] = {}
         self.said_s: dict[tuple[str, int], float] = {}
         self.secrets: dict[str, str] = {}
@@ -73,33 +75,84 @@ class OtherServices:
     # application-autoscaling
 
     def register_scalable_target(self, request: Request) -> None:
+        """RegisterScalableTarget (API reference, November 2026).
+
+        "Any parameters that you don't specify are not changed by this update request"; a new one
+        needs both capacities; the current capacity is moved into the range.
+        """
         kind, name = request["ResourceId"].split("/")[:2]
         kinds = {"endpoint": "Endpoint", "inference-component": "InferenceComponent"}
-        self.control.row(kinds[kind], name)
-        self.targets[request["ResourceId"]] = request
+        row = self.control.row(kinds[kind], name)
+        held = self.targets.get(request["ResourceId"], {})
+        if not held and not {"MinCapacity", "MaxCapacity"} <= set(request):
+            raise Refusal("ValidationException", "MinCapacity and MaxCapacity are needed")
+        target = self.targets[request["ResourceId"]] = held | request
+        least, most = target["MinCapacity"], target["MaxCapacity"]
+        if kind == "endpoint":
+            (variant,) = self.control._variants(row["request"]["EndpointConfigName"])
+            count = self.control._count(row, variant)
+            if not least <= count <= most:
+                self.control.scale(name, max(least, min(count, most)))
+        elif not least <= row["copies"] <= most:
+            row["copies"] = max(least, min(row["copies"], most))
+            row["had"] = min(row["had"], row["copies"])
 
     def describe_scalable_targets(self, request: Request) -> Request:
         ids = request.get("ResourceIds") or list(self.targets)
         found = [self.targets[name] for name in ids if name in self.targets]
         more = {"RoleARN": f"arn:aws:iam::{ACCOUNT}:role/scaling", "CreationTime": 0.0}
-        return {"ScalableTargets": [target | more for target in found]}
+        kinds = ("DynamicScalingIn", "DynamicScalingOut", "ScheduledScaling")
+        off = {f"{kind}Suspended": False for kind in kinds}
+        return {
+            "ScalableTargets": [
+                target | more | {"SuspendedState": off | target.get("SuspendedState", {})}
+                for target in found
+            ]
+        }
 
     def put_scaling_policy(self, request: Request) -> Request:
         if request["ResourceId"] not in self.targets:
             raise Refusal("ObjectNotFoundException", "No scalable target registered")
-        arn = f"arn:aws:autoscaling:us-east-1:{ACCOUNT}:scalingPolicy:x:{request['PolicyName']}"
-        self.policies[request["PolicyName"]] = request | {"PolicyARN": arn}
+        name = request["PolicyName"]
+        held = self.policies.get(name)
+        if held is None:  # each that is made has an identity of its own in its ARN
+            self.policies_made += 1
+        made = f"{self.policies_made}:policyName/{name}"
+        arn = f"arn:aws:autoscaling:us-east-1:{ACCOUNT}:scalingPolicy:{made}"
+        arn = held["PolicyARN"] if held else arn
+        self.policies[name] = request | {"PolicyARN": arn}
         return {"PolicyARN": arn}
 
     def describe_scaling_policies(self, request: Request) -> Request:
         names = request.get("PolicyNames")
         found = [
-            {**policy, "CreationTime": 0.0}
+            {**policy, "CreationTime": 0.0, "Alarms": self._calling(policy["PolicyARN"])}
             for policy in self.policies.values()
             if policy["ResourceId"] == request.get("ResourceId", policy["ResourceId"])
             and (names is None or policy["PolicyName"] in names)
         ]
         return {"ScalingPolicies": found}
+
+    def _calling(self, arn: str) -> list[Request]:
+        """Alarms that call a policy."""
+        return [
+            {"AlarmName": name, "AlarmARN": f"arn:aws:cloudwatch:us-east-1:{ACCOUNT}:alarm:{name}"}
+            for name, alarm in self.alarms.items()
+            if arn in alarm.get("AlarmActions", [])
+        ]
+
+    def put_scheduled_action(self, request: Request) -> None:
+        if request["ResourceId"] not in self.targets:
+            raise Refusal("ObjectNotFoundException", "No scalable target registered")
+        self.scheduled[request["ScheduledActionName"]] = request
+
+    def describe_scheduled_actions(self, request: Request) -> Request:
+        found = [
+            {**action, "ScheduledActionARN": f"arn:{name}", "CreationTime": 0.0}
+            for name, action in self.scheduled.items()
+            if action["ResourceId"] == request.get("ResourceId", action["ResourceId"])
+        ]
+        return {"ScheduledActions": found}
 
     def delete_scaling_policy(self, request: Request) -> None:
         if self.policies.pop(request["PolicyName"], None) is None:
@@ -108,14 +161,16 @@ class OtherServices:
     def deregister_scalable_target(self, request: Request) -> None:
         if self.targets.pop(request["ResourceId"], None) is None:
             raise Refusal("ObjectNotFoundException", "No scalable target found")
-        for name in [
-            n for n, p in self.policies.items() if p["ResourceId"] == request["ResourceId"]
-        ]:
-            del self.policies[name]
+        # "Deregistering a scalable target deletes the scaling policies and the scheduled actions
+        # that are associated with it" (API reference).
+        for held in (self.policies, self.scheduled):
+            for name in [n for n, p in held.items() if p["ResourceId"] == request["ResourceId"]]:
+                del held[name]
 
     # cloudwatch
 
     def put_metric_alarm(self, request: Request) -> None:
+        """An update "completely overwrites the previous configuration" (API reference)."""
         self.alarms[request["AlarmName"]] = request
 
     def describe_alarms(self, request: Request) -> Request:
@@ -123,6 +178,7 @@ class OtherServices:
         return {
             "MetricAlarms": [
                 {
+                    "ActionsEnabled": True,  # PutMetricAlarm's default
                     **{key: value for key, value in alarm.items() if key != "Tags"},
                     "AlarmName": name,
                     "AlarmArn": f"arn:aws:cloudwatch:us-east-1:{ACCOUNT}:alarm:{name}",

@@ -9,10 +9,11 @@ from servetune.deploy.aws.check import Finding, Report, check, check_live
 from servetune.deploy.aws.client import AwsClient, AwsError
 from servetune.deploy.aws.drift import drift
 from servetune.deploy.aws.orphans import orphans
-from servetune.deploy.aws.state import StateFile
+from servetune.deploy.aws.rollout import Rollout, Running, rollout_of, running
+from servetune.deploy.aws.state import State, StateFile
 from servetune.deploy.aws.status import LogGroups, logs, status
 from servetune.deploy.aws.teardown import Deletion, delete
-from servetune.deploy.aws.update import Running, mend, running, update
+from servetune.deploy.aws.update import mend, update
 
 __all__ = [
     "AwsClient",
@@ -21,7 +22,9 @@ __all__ = [
     "Finding",
     "LogGroups",
     "Report",
+    "Rollout",
     "Running",
+    "State",
     "StateFile",
     "apply",
     "caller",
@@ -33,6 +36,7 @@ __all__ = [
     "logs",
     "mend",
     "orphans",
+    "rollout_of",
     "running",
     "stands",
     "status",

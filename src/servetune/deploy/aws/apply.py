@@ -7,17 +7,20 @@ whatever the first run left.
 
 from __future__ import annotations
 
-from servetune.deploy.aws.client import AwsClient, AwsError
+from servetune.deploy.aws.client import AwsClient, AwsError, is_denied
 from servetune.deploy.aws.drift import difference
 from servetune.deploy.aws.resources import Change, call_once_visible, describe
+from servetune.deploy.aws.scaling import put_scaling_back
 from servetune.deploy.aws.service_model import problems
 from servetune.deploy.aws.waiting import ResourceStatus, WaitOptions
 from servetune.deploy.deployment import (
     DELETE_AFTER_TAG,
+    NO_END,
     Deployment,
     Step,
     from_zero_policy,
 )
+from servetune.deploy.startup import PROVISION_S
 from servetune.errors import CannotRender, DeployError
 from servetune.json_value import JsonObject
 
@@ -67,10 +70,11 @@ async def apply(
         if found is None:
             await make(await _completed_step(step, deployment, change.aws), change, secrets)
         elif step.kind == "endpoint":
-            await _renew_end(step, found, change.aws)
+            await _write_end(step, found, change)
         change.state.created(step.kind, step.name, _arn(found))
         if step.kind in ("endpoint", "component", "adapter"):
             await _require_served(step, change)
+    await put_scaling_back(deployment, change, as_before=False)
 
 
 async def stands(deployment: Deployment, aws: AwsClient) -> bool:
@@ -83,11 +87,27 @@ async def stands(deployment: Deployment, aws: AwsClient) -> bool:
     )
 
 
-async def _renew_end(step: Step, existing: JsonObject, aws: AwsClient) -> None:
-    """Write the time at which an endpoint that stands was asked to end now."""
+async def _write_end(step: Step, existing: JsonObject, change: Change) -> None:
+    """Write the time at which an endpoint that stands shall end, or that it shall not any more.
+
+    The last command decides: an end that an earlier one asked for does not outlast one that asks
+    for none, or the endpoint would be listed as left over while somebody works with it.
+    """
+    arn = existing["EndpointArn"]
     tags = [tag for tag in step.request["Tags"] if tag["Key"] == DELETE_AFTER_TAG]
-    if tags:
-        await aws.call("sagemaker", "AddTags", ResourceArn=existing["EndpointArn"], Tags=tags)
+    if not tags:
+        try:
+            answer = await change.aws.call("sagemaker", "ListTags", ResourceArn=arn)
+        except AwsError as error:
+            if not is_denied(error):
+                raise
+            return
+        held = {tag["Key"]: tag["Value"] for tag in answer.get("Tags", [])}.get(DELETE_AFTER_TAG)
+        if held in (None, NO_END):
+            return
+        change.on_progress(f"{step.name} was to end at {held}, and has no end now: give --hours")
+        tags = [{"Key": DELETE_AFTER_TAG, "Value": NO_END}]
+    await change.aws.call("sagemaker", "AddTags", ResourceArn=arn, Tags=tags)
 
 
 def _require_sound(deployment: Deployment) -> None:
@@ -103,7 +123,7 @@ def _require_sound(deployment: Deployment) -> None:
 
 def wait_options_of(deployment: Deployment) -> WaitOptions:
     """Capacity, download and start-up together, and as long again for each further copy."""
-    provision_s = deployment.hosting.provision_timeout_s or 1800
+    provision_s = deployment.hosting.provision_timeout_s or PROVISION_S
     pools = len(deployment.hosting.instance_types)
     copies = deployment.hosting.copies or 1
     return WaitOptions(timeout_s=pools * provision_s + copies * deployment.startup_timeout_s + 600)
@@ -187,7 +207,7 @@ async def _completed_step(step: Step, deployment: Deployment, aws: AwsClient) ->
         "application-autoscaling",
         "DescribeScalingPolicies",
         ServiceNamespace="sagemaker",
-        ResourceId=deployment.only("scalable-target").request["ResourceId"],
+        ResourceId=deployment.scaled["ResourceId"],
         PolicyNames=[from_zero_policy(deployment.endpoint)],
     )
     return step.with_members(AlarmActions=[answer["ScalingPolicies"][0]["PolicyARN"]])

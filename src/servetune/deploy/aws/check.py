@@ -8,7 +8,7 @@ reservation, existing endpoints, and whether the model's files are in S3.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Literal
 
@@ -18,11 +18,18 @@ from servetune.deploy.aws.account import in_use, listed_prices, quotas
 from servetune.deploy.aws.client import AwsClient, AwsError, is_missing
 from servetune.deploy.aws.jumpstart import LICENSED
 from servetune.deploy.aws.resources import describe, staged_model
+from servetune.deploy.aws.rollout import Rollout, Running
 from servetune.deploy.aws.service_model import problems
 from servetune.deploy.containers import CONTAINERS, container_named
 from servetune.deploy.cost import Cost, cost_of
 from servetune.deploy.deployment import Deployment, needs_token, with_role
 from servetune.deploy.images import ami_version, images, named_image
+from servetune.deploy.startup import (
+    ENGINE_START_S,
+    FASTEST_BYTES_PER_S,
+    LEAST_ENGINE_START_S,
+    SLOW_BYTES_PER_S,
+)
 from servetune.engines.memory import check_fits, concurrent_sequences
 from servetune.errors import InputError, PlanError
 from servetune.hardware.device import Node, Price
@@ -33,13 +40,6 @@ from servetune.units import GB, GIB, MIB, format_bytes, format_seconds, format_u
 
 #: Role in place of the user's where requests are only checked.
 _ANY_ROLE = "arn:aws:iam::123456789012:role/checked"
-
-#: Speed of the fastest path to a container's disk: two 10 Gbit/s links. A time-out below this
-#: cannot hold; between this and a slow hub (100 MB/s) it may or may not.
-FASTEST_BYTES_PER_S = 2.5 * GB
-SLOW_BYTES_PER_S = 0.1 * GB
-ENGINE_START_S = 120.0
-SLOW_ENGINE_START_S = 600.0
 
 #: Age in days from which a price is reported as old.
 OLD_DAYS = 90
@@ -89,7 +89,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         hours: Time that the endpoint shall stand.
         max_cost_usd: Cost of all hours at most; `None` for no bound.
-        max_hourly_usd: Cost of one hour at most, with the most instances that scaling allows.
+        max_hourly_usd: Cost of one hour at most, with the most instances that scaling allows, and
+            during an update.
         prices: Prices by instance type, where they are not the catalogue's.
     """
 
@@ -239,8 +240,8 @@ def _host_memory(deployment: Deployment, node: Node) -> Iterator[Finding]:
 
 def _time(deployment: Deployment, facts: CheckInputs) -> Iterator[Finding]:
     given_s = deployment.startup_timeout_s
-    least_s = ENGINE_START_S + facts.weights_bytes / FASTEST_BYTES_PER_S
-    slow_s = SLOW_ENGINE_START_S + facts.weights_bytes / SLOW_BYTES_PER_S
+    least_s = LEAST_ENGINE_START_S + facts.weights_bytes / FASTEST_BYTES_PER_S
+    slow_s = ENGINE_START_S + facts.weights_bytes / SLOW_BYTES_PER_S
     text = (
         f"{format_seconds(given_s)} for image, {facts.weights_bytes / GIB:.1f} GiB of weights "
         "and engine"
@@ -331,6 +332,9 @@ def cost_findings(cost: Cost, budget: Budget) -> Iterator[Finding]:
         f"{'instances' if cost.most_instances > 1 else 'instance'} at most"
     )
     message = f"{hourly}, {format_usd(total)} for {budget.hours:g} h"
+    peak = cost.peak_usd_per_hour
+    if budget.max_hourly_usd is not None and (peak is None or peak > per_hour):
+        yield from _during_update(cost, peak, budget.max_hourly_usd)
     if budget.max_hourly_usd is not None and per_hour > budget.max_hourly_usd:
         yield Finding(
             "stop",
@@ -349,6 +353,21 @@ def cost_findings(cost: Cost, budget: Budget) -> Iterator[Finding]:
         )
     else:
         yield Finding("ok", "cost", message)
+
+
+def _during_update(cost: Cost, peak: float | None, max_hourly_usd: float) -> Iterator[Finding]:
+    """Whether old and new instances together stay within the limit of an hour."""
+    if peak is None:
+        text = f"what runs now has no known price, so --max-hourly {format_usd(max_hourly_usd)}"
+        yield Finding("stop", "cost", f"{text} cannot be held", "leave --max-hourly out")
+    elif peak > max_hourly_usd:
+        yield Finding(
+            "stop",
+            "cost",
+            f"{format_usd(peak)} an hour during the update, with {cost.beside} more instances "
+            f"beside the old, above --max-hourly {format_usd(max_hourly_usd)}",
+            "raise --max-hourly for the update; or delete and apply, with no endpoint meanwhile",
+        )
 
 
 def _priced(name: str, price: Price, region: str, today: dt.date) -> Finding:
@@ -420,10 +439,14 @@ async def _existing(deployment: Deployment, aws: AwsClient) -> list[Finding]:
     ]
 
 
-async def _quota(deployment: Deployment, aws: AwsClient) -> list[Finding]:
+async def _quota(
+    deployment: Deployment, aws: AwsClient, *, wanted: Mapping[str, int] | None = None
+) -> list[Finding]:
+    """Whether the quota is enough; `wanted` are the instances by type that an update needs."""
     hosting = deployment.hosting
     if hosting.reservation_arn:
         return []
+    counts = wanted or {}
     allowed = await quotas(aws, hosting.instance_types)
     held = await in_use(aws, but=deployment.endpoint)
     findings = []
@@ -433,9 +456,10 @@ async def _quota(deployment: Deployment, aws: AwsClient) -> list[Finding]:
             continue
         free = allowed[name] - held[name]
         text = f"{name}: {allowed[name]} allowed, {held[name]} in use"
-        if free < hosting.instance_count:
+        count = counts.get(name, hosting.instance_count)
+        if free < count:
             level: Literal["ok", "note", "stop"] = "stop"
-            text += f", {hosting.instance_count} wanted"
+            text += f", {count} wanted"
         elif free < hosting.most_instances:
             level = "note"
             text += f", scaling may want {hosting.most_instances}"
@@ -444,6 +468,45 @@ async def _quota(deployment: Deployment, aws: AwsClient) -> list[Finding]:
         hint = "" if level == "ok" else f"raise '{name} for endpoint usage' in Service Quotas"
         findings.append(Finding(level, "quota", text, hint))
     return findings
+
+
+async def check_rollout(
+    deployment: Deployment, rollout: Rollout, running: Running, aws: AwsClient
+) -> list[Finding]:
+    """Whether quota or reservation have the instances that an update runs beside the old ones.
+
+    A request that is not permitted is a note, not a stop.
+    """
+    held = {name for types in running.machines for name in types}
+    wanted = {
+        name: rollout.beside + (rollout.before if name in held else 0)
+        for name in deployment.hosting.instance_types
+    }
+    try:
+        found = await _quota(deployment, aws, wanted=wanted)
+        return found + await _free_reserved(deployment, rollout.beside, aws)
+    except AwsError as error:
+        return [Finding("note", "quota", f"not known: {error.message}", error.hint)]
+
+
+async def _free_reserved(deployment: Deployment, count: int, aws: AwsClient) -> list[Finding]:
+    """Whether a training plan has so many instances free."""
+    arn = deployment.hosting.reservation_arn
+    if arn is None or ":training-plan/" not in arn or not count:
+        return []
+    plan = await aws.call("sagemaker", "DescribeTrainingPlan", TrainingPlanName=arn)
+    free = int(plan.get("AvailableInstanceCount", 0))
+    if free >= count:
+        return []
+    return [
+        Finding(
+            "stop",
+            "reservation",
+            f"{plan['TrainingPlanName']} has {free} instances free, and an update needs {count} "
+            "beside those that run",
+            "delete and apply, with no endpoint meanwhile, or update without the reservation",
+        )
+    ]
 
 
 async def _reservation(

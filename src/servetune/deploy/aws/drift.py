@@ -6,12 +6,20 @@ or does not describe is no drift, nor a count that autoscaling chose within its 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from servetune.deploy.aws.client import AwsClient, AwsError, is_denied
 from servetune.deploy.aws.resources import describe, listed
+from servetune.deploy.aws.scaling import own_policies
 from servetune.deploy.deployment import Deployment, Step, from_zero_policy
 from servetune.json_value import JsonObject
+
+#: State of a scalable target that nothing suspends.
+RESUMED = dict.fromkeys(
+    ("DynamicScalingInSuspended", "DynamicScalingOutSuspended", "ScheduledScalingSuspended"), False
+)
 
 #: Members of requests that no description has, or that have a rule of their own.
 _NOT_DESCRIBED = frozenset({"Tags", "RuntimeConfig", "AlarmActions"})
@@ -26,6 +34,8 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
         message: Difference in one line.
         gone: Whether the resource is not there, so that making it is all that mends it.
         hidden: Whether it may not be looked at, so that nothing is known.
+        others: Whether somebody else made it, so that it is left as it is.
+        suspended: Whether it is autoscaling that was suspended.
     """
 
     kind: str
@@ -33,6 +43,8 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     gone: bool = False
     hidden: bool = False
+    others: bool = False
+    suspended: bool = False
 
 
 async def drift(deployment: Deployment, aws: AwsClient) -> list[Drift]:
@@ -69,24 +81,23 @@ def difference(request: object, answer: object, place: str = "") -> str:
         >>> difference({"Min": 1, "Max": 4}, {"Min": 1, "Max": 8, "Arn": "x"})
         'Max is 8 instead of 4'
     """
+    return next(differences(request, answer, place), "")
+
+
+def differences(request: object, answer: object, place: str = "") -> Iterator[str]:
+    """All members of a request that a description has otherwise, a line each."""
     if isinstance(request, dict) and isinstance(answer, dict):
-        return next(
-            (
-                text
-                for name, value in request.items()
-                if name not in _NOT_DESCRIBED
-                and (text := difference(value, answer.get(name), f"{place}.{name}"))
-            ),
-            "",
-        )
-    if isinstance(request, list | tuple) and isinstance(answer, list | tuple):
+        for name, value in request.items():
+            if name not in _NOT_DESCRIBED:
+                yield from differences(value, answer.get(name), f"{place}.{name}")
+    elif isinstance(request, list | tuple) and isinstance(answer, list | tuple):
         if len(request) != len(answer):
-            return f"{place.lstrip('.')} has {len(answer)} members instead of {len(request)}"
-        pairs = zip(request, answer, strict=True)
-        return next((text for own, there in pairs if (text := difference(own, there, place))), "")
-    if answer is None or request == answer:
-        return ""
-    return f"{place.lstrip('.')} is {answer} instead of {request}"
+            yield f"{place.lstrip('.')} has {len(answer)} members instead of {len(request)}"
+            return
+        for own, there in zip(request, answer, strict=True):
+            yield from differences(own, there, place)
+    elif answer is not None and request != answer:
+        yield f"{place.lstrip('.')} is {answer} instead of {request}"
 
 
 def _of_endpoint(deployment: Deployment, endpoint: JsonObject) -> list[Drift]:
@@ -98,8 +109,8 @@ def _of_endpoint(deployment: Deployment, endpoint: JsonObject) -> list[Drift]:
     hosting = deployment.hosting
     for variant in endpoint.get("ProductionVariants", []):
         count = variant.get("DesiredInstanceCount")
-        if count is None or (hosting.copies is not None and hosting.scaling is not None):
-            continue
+        if count is None or hosting.copies is not None:
+            continue  # SageMaker adds and takes instances of components, in the bundle's range
         if hosting.scaling is None and count != hosting.instance_count:
             texts.append(f"has {count} instances instead of {hosting.instance_count}")
         elif hosting.scaling and not hosting.scaling.minimum <= count <= hosting.scaling.maximum:
@@ -109,7 +120,7 @@ def _of_endpoint(deployment: Deployment, endpoint: JsonObject) -> list[Drift]:
 
 
 def _of_resource(step: Step, existing: JsonObject, deployment: Deployment) -> list[Drift]:
-    texts = [difference(step.request, existing)]
+    texts = [*differences(step.request, existing)]
     if step.kind == "component" and deployment.hosting.scaling is None:
         wanted = step.request["RuntimeConfig"]["CopyCount"]
         held = (existing.get("RuntimeConfig") or {}).get("DesiredCopyCount", wanted)
@@ -126,16 +137,21 @@ async def _strange_components(deployment: Deployment, aws: AwsClient) -> list[Dr
         for item in await listed(aws, "component", on_it, on_denied=lambda _: None)
     ]
     return [
-        Drift(kind="component", name=name, message="is on the endpoint and not in the bundle")
+        Drift(
+            kind="component",
+            name=name,
+            message="is on the endpoint and not in the bundle",
+            others=True,
+        )
         for name in names
         if name not in own
     ]
 
 
 async def _scaling(deployment: Deployment, aws: AwsClient) -> list[Drift]:
-    """Targets and policies that are gone, otherwise, or not in the bundle."""
+    """Targets and policies that are gone, otherwise, suspended, or not in the bundle."""
     service, of = "application-autoscaling", {"ServiceNamespace": "sagemaker"}
-    resource = deployment.scaled_resource
+    resource = deployment.scaled["ResourceId"]
     answer = await aws.call(service, "DescribeScalableTargets", ResourceIds=[resource], **of)
     targets = {str(each["ResourceId"]): each for each in answer.get("ScalableTargets", [])}
     answer = await aws.call(service, "DescribeScalingPolicies", ResourceId=resource, **of)
@@ -144,21 +160,29 @@ async def _scaling(deployment: Deployment, aws: AwsClient) -> list[Drift]:
     found = []
     for step in steps:
         existing = (targets if step.kind == "scalable-target" else policies).get(step.name)
-        text = "is not there" if existing is None else difference(step.request, existing)
-        if text:
-            found.append(Drift(kind=step.kind, name=step.name, message=text, gone=existing is None))
-    own = {step.name for step in steps}
-    for kind, names in (("scalable-target", targets), ("scaling-policy", policies)):
+        texts = ["is not there"] if existing is None else differences(step.request, existing)
+        gone = existing is None
+        found += [Drift(kind=step.kind, name=step.name, message=text, gone=gone) for text in texts]
+        off = [name for name, value in (existing or {}).get("SuspendedState", {}).items() if value]
         found += [
-            Drift(kind=kind, name=name, message="is there and not in the bundle")
-            for name in names
-            if name not in own
+            Drift(kind=step.kind, name=step.name, message=f"{name} is true", suspended=True)
+            for name in off
         ]
+    known = {step.name for step in steps}
+    ours = own_policies(deployment.endpoint)
+    target_is_ours = any(name in ours for name in policies)
+    for kind, names in (("scalable-target", targets), ("scaling-policy", policies)):
+        for name in names:
+            own = name in ours if kind == "scaling-policy" else target_is_ours
+            by = "" if own else ", made by somebody else"
+            text = f"is there and not in the bundle{by}"
+            if name not in known:
+                found.append(Drift(kind=kind, name=name, message=text, others=not own))
     return found
 
 
 async def _alarms(deployment: Deployment, aws: AwsClient) -> list[Drift]:
-    """Alarms that are gone or otherwise, or that do not call the policy that there is."""
+    """Alarms that are gone, otherwise or disabled, or that do not call the policy that there is."""
     steps = deployment.of_kind("alarm")
     if not steps:
         return []
@@ -167,11 +191,14 @@ async def _alarms(deployment: Deployment, aws: AwsClient) -> list[Drift]:
     found = []
     for step in steps:
         existing = there.get(step.name)
-        text = "is not there" if existing is None else difference(step.request, existing)
-        if existing and not text:
+        texts = ["is not there"]
+        if existing is not None:
+            texts = [*differences(step.request, existing)]
             policy = from_zero_policy(deployment.endpoint)
-            calls = [str(action) for action in existing.get("AlarmActions", [])]
-            text = "" if any(policy in action for action in calls) else f"does not call {policy}"
-        if text:
-            found.append(Drift(kind="alarm", name=step.name, message=text, gone=existing is None))
+            if not any(policy in str(action) for action in existing.get("AlarmActions", [])):
+                texts.append(f"does not call {policy}")
+            if not existing.get("ActionsEnabled", True):
+                texts.append("has its actions disabled, so that it wakes nobody")
+        gone = existing is None
+        found += [Drift(kind="alarm", name=step.name, message=text, gone=gone) for text in texts]
     return found

@@ -92,6 +92,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     on_progress: OnProgress
     wait: WaitOptions = WaitOptions(timeout_s=5400.0)
 
+    def waiting(self, timeout_s: float) -> Change:
+        """The same that waits at least so long, unless the user chose how long."""
+        if self.wait.chosen or self.wait.timeout_s >= timeout_s:
+            return self
+        wait = msgspec.structs.replace(self.wait, timeout_s=timeout_s)
+        return msgspec.structs.replace(self, wait=wait)
+
     async def visible(self, kind: str, name: str) -> ResourceStatus:
         """The settled status of an endpoint or component that was made a moment ago.
 

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from servetune.errors import DeployError
+from servetune.json_value import JsonObject
 
 STATE_FILE = "state.json"
 
@@ -34,6 +35,29 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     arn: str = ""
 
 
+class TakenOff(msgspec.Struct, frozen=True, kw_only=True):
+    """A scalable target that an update took off, as requests that put it back.
+
+    Attributes:
+        target: Request that registers it.
+        policies: Requests that put its policies.
+        policy_arns: ARN that each policy had, by its name: alarms call policies by it.
+        alarms: Names of the alarms that called a step policy, by its name.
+        actions: Requests that put its scheduled actions.
+    """
+
+    target: JsonObject
+    policies: tuple[JsonObject, ...] = ()
+    policy_arns: dict[str, str] = {}
+    alarms: dict[str, tuple[str, ...]] = {}
+    actions: tuple[JsonObject, ...] = ()
+
+    @property
+    def resource(self) -> str:
+        """Resource of Application Auto Scaling that it scaled."""
+        return str(self.target["ResourceId"])
+
+
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """Resources of one endpoint that were begun.
 
@@ -42,12 +66,22 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         region: AWS region.
         began: ISO time of the first request.
         entries: Resources in the order of their requests.
+        taken_off: Autoscaling that an update took off and has not put back yet.
     """
 
     endpoint: str = ""
     region: str = ""
     began: str = ""
     entries: tuple[Entry, ...] = ()
+    taken_off: tuple[TakenOff, ...] = ()
+
+    @property
+    def scaling_note(self) -> str:
+        """Sentence about autoscaling that is off; empty where none is."""
+        if not self.taken_off:
+            return ""
+        names = ", ".join(each.resource for each in self.taken_off)
+        return f"autoscaling of {names} is off since an update that did not end"
 
 
 class StateFile:
@@ -80,6 +114,18 @@ class StateFile:
         )
         if kept != self.state.entries:
             self._write(msgspec.structs.replace(self.state, entries=kept))
+
+    def took_off(self, found: tuple[TakenOff, ...]) -> None:
+        """Keep what puts autoscaling back, before it is taken off; what is kept already stays."""
+        names = {each.resource for each in found}
+        kept = [each for each in self.state.taken_off if each.resource not in names]
+        self._write(msgspec.structs.replace(self.state, taken_off=(*kept, *found)))
+
+    def put_back(self, resource: str) -> None:
+        """Forget what was taken off a resource, which is back."""
+        kept = tuple(each for each in self.state.taken_off if each.resource != resource)
+        if kept != self.state.taken_off:
+            self._write(msgspec.structs.replace(self.state, taken_off=kept))
 
     def close(self) -> None:
         """Remove the file, where no resource is left."""

@@ -7,6 +7,7 @@ import msgspec
 from servetune.deploy.aws.client import AwsClient
 from servetune.deploy.aws.drift import Drift, drift
 from servetune.deploy.aws.resources import resource_status, tagged_resources
+from servetune.deploy.aws.state import State
 from servetune.deploy.deployment import Deployment
 from servetune.errors import DeployError
 
@@ -49,9 +50,20 @@ class LogGroups(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def status(
-    endpoint: str, aws: AwsClient, *, deployment: Deployment | None = None
+    endpoint: str,
+    aws: AwsClient,
+    *,
+    deployment: Deployment | None = None,
+    state: State | None = None,
 ) -> list[Row]:
-    """Every resource of an endpoint, and what is not there or otherwise than its deployment."""
+    """Every resource of an endpoint, and what is not there or otherwise than its deployment.
+
+    Args:
+        endpoint: Name of the endpoint.
+        aws: Client of its region.
+        deployment: Resources that should stand; `None` where there is only a name.
+        state: State of its bundle, which tells of autoscaling that an update took off.
+    """
     tagged = {(resource.kind, resource.name) for resource in await tagged_resources(aws, endpoint)}
     planned = [
         ("component" if step.kind == "adapter" else step.kind, step.name)
@@ -61,6 +73,11 @@ async def status(
     drifted: dict[tuple[str, str], list[Drift]] = {}
     for each in await drift(deployment, aws) if deployment else ():
         drifted.setdefault((each.kind, each.name), []).append(each)
+    for scaled in state.taken_off if state else ():
+        message = "was taken off by an update that did not end"
+        drifted.setdefault(("scalable-target", scaled.resource), []).append(
+            Drift(kind="scalable-target", name=scaled.resource, message=message, gone=True)
+        )
     rows = []
     for kind, name in dict.fromkeys([*planned, *sorted(tagged)]):
         found = await resource_status(aws, kind, name)

@@ -26,8 +26,15 @@ from servetune.deploy.aws.resources import (
     tagged_resources,
     with_digest,
 )
+from servetune.deploy.aws.scaling import own_policies, scheduled_actions
 from servetune.deploy.aws.waiting import ResourceStatus
-from servetune.deploy.deployment import VARIANT, Deployment, component_name, from_zero_policy
+from servetune.deploy.deployment import (
+    Deployment,
+    component_name,
+    from_zero_policy,
+    scaled_component,
+    scaled_variant,
+)
 from servetune.deploy.names import name_stem
 from servetune.errors import DeployError
 from servetune.json_value import JsonObject
@@ -131,11 +138,10 @@ async def remove_unused(deployment: Deployment, change: Change) -> list[str]:
     resources = await tagged_resources(aws, endpoint)
     components = [resource.name for resource in resources if resource.kind == "component"]
     adapters = [name for name in components if await _is_adapter(name, denials)]
-    bases = [name for name in components if name not in adapters]
     deleted: list[str] = []
     scaling = deployment.hosting.scaling
     if scaling is None:
-        deleted += await _stop_scaling(endpoint, bases, None, aws, denials)
+        deleted += await _remove_own_scaling(endpoint, change, denials)
         deleted += await _delete_alarms(endpoint, ("no-capacity",), aws, denials)
     elif scaling.minimum > 0:
         deleted += await _remove_step_from_zero(deployment, aws, denials)
@@ -226,14 +232,51 @@ async def _remove_step_from_zero(
     deployment: Deployment, aws: AwsClient, denials: _Denials
 ) -> list[str]:
     """Delete the step up from zero, where scaling no longer goes there."""
-    target = deployment.only("scalable-target").request
-    of = {name: target[name] for name in ("ServiceNamespace", "ResourceId", "ScalableDimension")}
     policy = from_zero_policy(deployment.endpoint)
-    request = {**of, "PolicyName": policy}
+    request = {**deployment.scaled, "PolicyName": policy}
     if not await _called(aws, "application-autoscaling", "DeleteScalingPolicy", request):
         return []
     alarms = await _delete_alarms(deployment.endpoint, ("no-capacity",), aws, denials)
     return [f"scaling-policy {policy}", *alarms]
+
+
+async def _remove_own_scaling(endpoint: str, change: Change, denials: _Denials) -> list[str]:
+    """Delete the scaling that servetune made; what somebody else made is left, and told.
+
+    A target is servetune's where one of its policies is, or the state says so.
+    """
+    own, service, deleted = own_policies(endpoint), "application-autoscaling", []
+    made = {entry.name for entry in change.state.state.entries if entry.kind == "scalable-target"}
+    for of in (scaled_component(component_name(endpoint)), scaled_variant(endpoint)):
+        resource = of["ResourceId"]
+        where = {"ServiceNamespace": of["ServiceNamespace"], "ResourceId": resource}
+        try:
+            answer = await change.aws.call(service, "DescribeScalingPolicies", **where)
+            names = [str(each["PolicyName"]) for each in answer.get("ScalingPolicies", [])]
+            if resource not in made and not set(own) & set(names):
+                continue
+            others = [f"scaling-policy {name}" for name in names if name not in own]
+            others += [
+                f"scheduled-action {each['ScheduledActionName']}"
+                for each in await scheduled_actions(where, change)
+            ]
+            gone = [(f"scalable-target {resource}", "DeregisterScalableTarget", of)]
+            if others:
+                change.on_progress(f"left, because somebody else made it: {', '.join(others)}")
+                gone = [
+                    (f"scaling-policy {name}", "DeleteScalingPolicy", {**of, "PolicyName": name})
+                    for name in names
+                    if name in own
+                ]
+            deleted += [
+                what
+                for what, operation, request in gone
+                if await _called(change.aws, service, operation, request)
+            ]
+            change.state.deleted("scalable-target", resource)
+        except AwsError as error:
+            denials.excuse(error)
+    return deleted
 
 
 async def _stop_scaling(
@@ -244,28 +287,14 @@ async def _stop_scaling(
     denials: _Denials,
 ) -> list[str]:
     """Delete scalable targets, with which their policies go."""
-    targets = [
-        (f"inference-component/{name}", "sagemaker:inference-component:DesiredCopyCount")
-        for name in components
-    ]
-    targets.append(
-        (f"endpoint/{endpoint}/variant/{VARIANT}", "sagemaker:variant:DesiredInstanceCount")
-    )
-    if deployment:
-        targets += [
-            (step.request["ResourceId"], step.request["ScalableDimension"])
-            for step in deployment.of_kind("scalable-target")
-        ]
+    targets = [*map(scaled_component, components), scaled_variant(endpoint)]
+    if deployment and deployment.scaled not in targets:
+        targets.append(deployment.scaled)
     deleted = []
-    for resource, dimension in dict.fromkeys(targets):
-        of = {
-            "ServiceNamespace": "sagemaker",
-            "ResourceId": resource,
-            "ScalableDimension": dimension,
-        }
+    for of in targets:
         try:
             if await _called(aws, "application-autoscaling", "DeregisterScalableTarget", of):
-                deleted.append(f"scalable-target {resource}")
+                deleted.append(f"scalable-target {of['ResourceId']}")
         except AwsError as error:
             denials.excuse(error)
     return deleted

@@ -8,15 +8,9 @@ stay. Counts that autoscaling has chosen are kept.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-
-import msgspec
-
 from servetune.deploy.aws.apply import apply, failure, make
-from servetune.deploy.aws.client import AwsClient, AwsError, is_denied
-from servetune.deploy.aws.drift import difference, drift
-from servetune.deploy.aws.orphans import usd_per_hour
+from servetune.deploy.aws.client import AwsError, is_denied
+from servetune.deploy.aws.drift import RESUMED, drift
 from servetune.deploy.aws.resources import (
     Change,
     call_once_visible,
@@ -24,47 +18,19 @@ from servetune.deploy.aws.resources import (
     specifications,
     tagged_resources,
 )
+from servetune.deploy.aws.rollout import (
+    Exchange,
+    Running,
+    is_otherwise,
+    machines,
+    rollout_of,
+    running,
+)
 from servetune.deploy.aws.scaling import put_scaling_back, take_scaling_off
 from servetune.deploy.aws.teardown import delete_settled, remove_unused
 from servetune.deploy.deployment import VARIANT, Deployment, Step
-from servetune.errors import DeployError, InputError
+from servetune.errors import DeployError
 from servetune.json_value import JsonObject
-
-#: Seconds between two batches, in which alarms are watched, and SageMaker's bound on all of them.
-BATCH_INTERVAL_S = 120
-#: Seconds in which alarms are watched once all traffic, or the canary's, is on the new instances.
-BAKE_S = 300
-MAX_ROLLOUT_S = 28800
-#: Bounds of a batch, as a share of all instances or copies (RollingUpdatePolicy).
-LEAST_BATCH, MOST_BATCH = 0.05, 0.5
-
-
-class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """What an endpoint runs before an update.
-
-    Attributes:
-        config: Name of its configuration.
-        usd_per_hour: Price of its instances; `None` where it is not known.
-    """
-
-    config: str
-    usd_per_hour: float | None
-
-
-async def running(
-    endpoint: str, aws: AwsClient, prices: Mapping[str, float | None]
-) -> Running | None:
-    """What an endpoint runs now and what that costs, `None` where it is not there."""
-    answer = await describe(aws, "endpoint", endpoint)
-    if answer is None:
-        return None
-    name = str(answer.get("EndpointConfigName", ""))
-    config = await describe(aws, "endpoint-config", name)
-    if config is None:
-        return Running(config=name, usd_per_hour=None)
-    counted = answer.get("ProductionVariants", [])
-    per_hour = usd_per_hour(config["ProductionVariants"], counted, prices)
-    return Running(config=name, usd_per_hour=per_hour)
 
 
 async def update(
@@ -90,32 +56,39 @@ async def update(
 
     Raises:
         DeployError: There is no such endpoint, it changed its kind, or SageMaker rolled back.
-        InputError: It has too few instances for a canary, or is made of components.
+        InputError: It has too few instances for a canary, or no place for new copies beside the
+            old ones; nothing was changed.
     """
     name, aws, state = deployment.endpoint, change.aws, change.state
-    running = await describe(aws, "endpoint", name)
-    if running is None:
+    if await describe(aws, "endpoint", name) is not None:
+        await change.settled("endpoint", name)
+    found = await running(deployment, aws)
+    if found is None:
         raise DeployError(f"there is no endpoint '{name}' to update", hint="make it with --apply")
-    await change.settled("endpoint", name)
-    running_config = str(running["EndpointConfigName"])
-    config = await _require_same_kind(deployment, running_config, aws)
-    if canary_percent is not None:
-        _require_splittable(deployment, _counts(deployment, running))
+    _require_same_kind(deployment, found)
+    rollout = rollout_of(deployment, found, canary_percent)
     state.begin(name, deployment.region, now)
     for step in deployment.of_kind("model", "endpoint-config"):
         if await describe(aws, step.kind, step.name) is None:
             await make(step, change, secrets)
             state.created(step.kind, step.name)
-    changes: list[str] = []
-    differs = running_config != deployment.only("endpoint-config").name
+    if rollout.beside:
+        change.on_progress(
+            f"endpoint {name}: new instances ({rollout.beside} at most) run beside the old ones "
+            "and cost money until the old ones go"
+        )
+    exchanged = rollout.instances or rollout.copies
+    alarms = await _put_alarms(deployment, change) if exchanged else {}
     components = deployment.of_kind("component")
-    rolls = differs or [step for step in components if await _rolls(step, aws)]
-    alarms = await _put_alarms(deployment, change) if rolls and deployment.rollback_alarms else {}
-    if differs:
-        rollout = _rollout(deployment, _counts(deployment, running), canary_percent, change)
-        changes += await _roll_endpoint(deployment, config, rollout | alarms, change)
+    changes: list[str] = []
     for step in components:
-        changes += await _roll_component(step, deployment, alarms, change)
+        changes += await _set_copies(step, deployment, change, fewer=True)
+    if rollout.instances:
+        changes += await _roll_endpoint(deployment, found, rollout.instances, alarms, change)
+    for step in components:
+        if rollout.copies:
+            changes += await _roll_component(step, rollout.copies, alarms, change)
+        changes += await _set_copies(step, deployment, change)
     for step in deployment.of_kind("adapter"):
         changes += await _roll_adapter(step, change)
     changes += await remove_unused(deployment, change)
@@ -134,140 +107,55 @@ async def mend(
 ) -> list[str]:
     """Change what stands otherwise than a deployment says back to that; its configuration runs.
 
+    What somebody else made beside it is left.
+
     Returns:
         Changes, a line each.
     """
     changes = []
-    for each in await drift(deployment, change.aws):
-        if each.kind == "scaling-policy" and not each.gone:
-            where = {"ServiceNamespace": "sagemaker", "ResourceId": deployment.scaled_resource}
-            dimension = "sagemaker:variant:DesiredInstanceCount"
-            if deployment.hosting.copies is not None:
-                dimension = "sagemaker:inference-component:DesiredCopyCount"
+    found = await drift(deployment, change.aws)
+    ours = [each for each in found if not (each.others or each.gone or each.hidden)]
+    # A resource may have several differences.
+    for each in {(each.kind, each.name, each.suspended): each for each in ours}.values():
+        if each.kind == "scaling-policy":
             await change.aws.call(
                 "application-autoscaling",
                 "DeleteScalingPolicy",
                 PolicyName=each.name,
-                ScalableDimension=dimension,
-                **where,
+                **deployment.scaled,
             )
             changes.append(f"deleted scaling-policy {each.name}")
+        elif each.kind == "scalable-target" and each.suspended:
+            request = {**deployment.scaled, "SuspendedState": RESUMED}
+            await change.aws.call("application-autoscaling", "RegisterScalableTarget", **request)
+            changes.append(f"autoscaling of {each.name} is resumed")
         elif each.kind == "endpoint" and deployment.hosting.scaling is None:
+            count = deployment.hosting.instance_count
             await change.aws.call(
                 "sagemaker",
                 "UpdateEndpointWeightsAndCapacities",
                 EndpointName=deployment.endpoint,
                 DesiredWeightsAndCapacities=[
-                    {
-                        "VariantName": VARIANT,
-                        "DesiredInstanceCount": deployment.hosting.instance_count,
-                    }
+                    {"VariantName": VARIANT, "DesiredInstanceCount": count}
                 ],
             )
-            changes.append(
-                f"endpoint {deployment.endpoint} has {deployment.hosting.instance_count} instances"
-            )
+            changes.append(f"endpoint {deployment.endpoint} has {count} instances")
     return changes + await update(deployment, change, now=now, secrets=secrets)
 
 
-async def _require_same_kind(
-    deployment: Deployment, running_config: str, aws: AwsClient
-) -> JsonObject:
-    """The running configuration; an endpoint of components cannot become one of models."""
-    config = await describe(aws, "endpoint-config", running_config) or {}
-    variants = config.get("ProductionVariants", [])
-    has_components = bool(variants) and "ModelName" not in variants[0]
-    if variants and has_components != (deployment.hosting.copies is not None):
+def _require_same_kind(deployment: Deployment, running: Running) -> None:
+    """Refuse to make an endpoint of components into one of models, or the other way round."""
+    if running.variants and running.has_components != (deployment.hosting.copies is not None):
+        without = "of" if running.has_components else "without"
         raise DeployError(
-            f"endpoint '{deployment.endpoint}' is made "
-            f"{'of inference components' if has_components else 'without inference components'}, "
-            "which an update cannot change",
+            f"endpoint '{deployment.endpoint}' is made {without} inference components, which an "
+            "update cannot change",
             hint="deploy under another --endpoint-name, move the traffic, and delete the old one",
         )
-    return config
-
-
-def _counts(deployment: Deployment, running: JsonObject) -> tuple[int, ...]:
-    """Instances that run, and those that will where they are not kept."""
-    variants = running.get("ProductionVariants", [])
-    held = [
-        int(each["DesiredInstanceCount"]) for each in variants if "DesiredInstanceCount" in each
-    ]
-    new = [] if deployment.hosting.scaling else [deployment.hosting.instance_count]
-    return (*held, *new) or (deployment.hosting.instance_count,)
-
-
-def _require_splittable(deployment: Deployment, counts: tuple[int, ...]) -> None:
-    if deployment.hosting.copies is not None:
-        raise InputError(
-            "a canary is of instances, and this endpoint is made of inference components",
-            hint="leave --canary out: copies are exchanged in batches",
-        )
-    if min(counts) < 2:
-        raise InputError(
-            "one instance cannot be split into a canary and the rest",
-            hint="leave --canary out, or deploy with --instances 2 or more",
-        )
-
-
-def batch_of(counts: tuple[int, ...]) -> int | None:
-    """The largest batch that is 5% to 50% of each count, `None` where there is none.
-
-    Example:
-        >>> [batch_of((count,)) for count in (1, 2, 3, 8)]
-        [None, 1, 1, 4]
-    """
-    batch = min(counts) // 2
-    fits = all(LEAST_BATCH * count <= batch <= MOST_BATCH * count for count in counts)
-    return batch if batch and fits else None
-
-
-def _timeout_s(change: Change) -> int:
-    return int(min(MAX_ROLLOUT_S, max(2 * BAKE_S + 600.0, change.wait.timeout_s)))
-
-
-def _rolling(kind: str, batch: int, change: Change) -> JsonObject:
-    """The policy that exchanges so many instances or copies at a time."""
-    return {
-        "RollingUpdatePolicy": {
-            "MaximumBatchSize": {"Type": kind, "Value": batch},
-            "WaitIntervalInSeconds": BATCH_INTERVAL_S,
-            "MaximumExecutionTimeoutInSeconds": _timeout_s(change),
-        }
-    }
-
-
-def _rollout(
-    deployment: Deployment, counts: tuple[int, ...], canary_percent: int | None, change: Change
-) -> JsonObject:
-    """How instances are exchanged: by canary, in batches, or all at once beside the old ones.
-
-    SageMaker takes no batch of one instance, which is 100% of it. An endpoint of components gets
-    no policy: its copies are exchanged in batches of their own.
-    """
-    if deployment.hosting.copies is not None:
-        return {}
-    batch = batch_of(counts)
-    if batch is not None and canary_percent is None:
-        return _rolling("INSTANCE_COUNT", batch, change)
-    traffic: JsonObject = {"Type": "ALL_AT_ONCE", "WaitIntervalInSeconds": BAKE_S}
-    if canary_percent is not None:
-        size = {"Type": "CAPACITY_PERCENT", "Value": canary_percent}
-        traffic = {**traffic, "Type": "CANARY", "CanarySize": size}
-    change.on_progress(
-        f"endpoint {deployment.endpoint}: {max(counts)} new instances run beside the old ones and "
-        "cost money until the old ones go"
-    )
-    return {
-        "BlueGreenUpdatePolicy": {
-            "TrafficRoutingConfiguration": traffic,
-            "MaximumExecutionTimeoutInSeconds": _timeout_s(change),
-        }
-    }
 
 
 async def _put_alarms(deployment: Deployment, change: Change) -> JsonObject:
-    """Make the alarms that roll back; empty where the caller may not."""
+    """Make the alarms that roll back; empty where there are none, or the caller may not."""
     try:
         for step in deployment.rollback_alarms:
             await change.aws.call(step.service, step.operation, **step.request)
@@ -277,11 +165,15 @@ async def _put_alarms(deployment: Deployment, change: Change) -> JsonObject:
         change.on_progress(f"no alarm rolls this update back: {error.message}")
         return {}
     names = [{"AlarmName": step.name} for step in deployment.rollback_alarms]
-    return {"AutoRollbackConfiguration": {"Alarms": names}}
+    return {"AutoRollbackConfiguration": {"Alarms": names}} if names else {}
 
 
 async def _roll_endpoint(
-    deployment: Deployment, running_config: JsonObject, rollout: JsonObject, change: Change
+    deployment: Deployment,
+    found: Running,
+    exchange: Exchange,
+    alarms: JsonObject,
+    change: Change,
 ) -> list[str]:
     name, config = deployment.endpoint, deployment.only("endpoint-config")
     request: JsonObject = {
@@ -291,72 +183,81 @@ async def _roll_endpoint(
         "RetainAllVariantProperties": deployment.hosting.scaling is not None,
     }
     if deployment.hosting.copies is None:
-        request["DeploymentConfig"] = rollout
-    taken_off = None
-    if _machines(running_config) != _machines(config.request):
-        taken_off = await take_scaling_off(deployment, change)
+        request["DeploymentConfig"] = exchange.config | alarms
+    if found.machines != machines(tuple(config.request["ProductionVariants"])):
+        await take_scaling_off(deployment, change)
     try:
         await call_once_visible(change.aws, "sagemaker", "UpdateEndpoint", request)
-        status = await change.settled("endpoint", name)
-        if status.status != "InService":
-            raise failure(f"endpoint {name}", status)
-        answer = await describe(change.aws, "endpoint", name) or {}
-        if answer.get("EndpointConfigName") != config.name:
-            raise DeployError(
-                f"endpoint {name} was rolled back to {answer.get('EndpointConfigName')}: "
-                f"{status.reason or 'AWS gives no reason'}",
-                hint="the old settings serve on; read servetune deploy logs",
-            )
-    except DeployError:
-        if taken_off:
-            await put_scaling_back(taken_off, change)
+    except AwsError:
+        await put_scaling_back(deployment, change, as_before=True)
         raise
-    return [f"endpoint {name} runs {config.name}"]
-
-
-def _machines(config: JsonObject) -> list[object]:
-    """Instance types of a configuration's variants, which autoscaling keeps from changing."""
-    return [
-        [pool["InstanceType"] for pool in variant.get("InstancePools") or [variant]]
-        for variant in config.get("ProductionVariants", [])
-    ]
+    status = await change.waiting(exchange.wait_s).settled("endpoint", name)
+    answer = await describe(change.aws, "endpoint", name) or {}
+    if status.status == "InService" and answer.get("EndpointConfigName") == config.name:
+        return [f"endpoint {name} runs {config.name}"]
+    await put_scaling_back(deployment, change, as_before=True)
+    if status.status != "InService":
+        raise failure(f"endpoint {name}", status)
+    raise DeployError(
+        f"endpoint {name} was rolled back to {answer.get('EndpointConfigName')}: "
+        f"{status.reason or 'AWS gives no reason'}",
+        hint="the old settings serve on; read servetune deploy logs",
+    )
 
 
 async def _roll_component(
-    step: Step, deployment: Deployment, alarms: JsonObject, change: Change
+    step: Step, exchange: Exchange, alarms: JsonObject, change: Change
 ) -> list[str]:
-    existing = await describe(change.aws, "component", step.name)
-    if existing is None:
-        return []
-    changes = []
+    """Exchange the copies of a component, and look whether they are exchanged.
+
+    After a rollback SageMaker describes it as in service, with its old settings.
+    """
     key = "Specifications" if "Specifications" in step.request else "Specification"
-    held = (existing.get("RuntimeConfig") or {}).get("DesiredCopyCount")
-    if difference(step.request[key], existing.get(key)):
-        # One copy is 100% of itself, above the bound: SageMaker then exchanges it as it does
-        # without a policy.
-        batch = math.ceil(LEAST_BATCH * held) if held and held > 1 else None
-        rolling = {} if batch is None else _rolling("COPY_COUNT", batch, change) | alarms
-        await change.aws.call(
-            "sagemaker",
-            "UpdateInferenceComponent",
-            InferenceComponentName=step.name,
-            **({"DeploymentConfig": rolling} if rolling else {}),
-            **{key: step.request[key]},
+    await change.aws.call(
+        "sagemaker",
+        "UpdateInferenceComponent",
+        InferenceComponentName=step.name,
+        **({"DeploymentConfig": exchange.config | alarms} if exchange.config else {}),
+        **{key: step.request[key]},
+    )
+    await _require_served(step, change.waiting(exchange.wait_s))
+    existing = await describe(change.aws, "component", step.name) or {}
+    if is_otherwise(step, existing):
+        raise DeployError(
+            f"component {step.name} was rolled back to {', '.join(_models(existing))}: a copy did "
+            "not answer in time or had no place, or an alarm rang",
+            hint="the old copies serve on; read servetune deploy logs and the quota of the "
+            "instance type, then run update again",
         )
-        changes.append(f"component {step.name} runs {', '.join(_models(step.request))}")
-        await _require_served(step, change)
+    return [f"component {step.name} runs {', '.join(_models(step.request))}"]
+
+
+async def _set_copies(
+    step: Step, deployment: Deployment, change: Change, *, fewer: bool = False
+) -> list[str]:
+    """Make as many copies as the bundle has, unless autoscaling chooses them.
+
+    Args:
+        step: The component.
+        deployment: The deployment.
+        change: Clients, state and progress.
+        fewer: Whether copies are only taken away: before instances go that they stand on.
+    """
+    existing = await describe(change.aws, "component", step.name)
+    if existing is None or deployment.hosting.scaling is not None:
+        return []
     copies = step.request["RuntimeConfig"]["CopyCount"]
-    # Autoscaling has chosen the copies, and moves them into its range where they are outside.
-    if deployment.hosting.scaling is None and held != copies:
-        await change.aws.call(
-            "sagemaker",
-            "UpdateInferenceComponentRuntimeConfig",
-            InferenceComponentName=step.name,
-            DesiredRuntimeConfig={"CopyCount": copies},
-        )
-        changes.append(f"component {step.name} has {copies} copies")
-        await _require_served(step, change)
-    return changes
+    held = (existing.get("RuntimeConfig") or {}).get("DesiredCopyCount")
+    if held == copies or (fewer and (held is None or held < copies)):
+        return []
+    await change.aws.call(
+        "sagemaker",
+        "UpdateInferenceComponentRuntimeConfig",
+        InferenceComponentName=step.name,
+        DesiredRuntimeConfig={"CopyCount": copies},
+    )
+    await _require_served(step, change)
+    return [f"component {step.name} has {copies} copies"]
 
 
 async def _roll_adapter(step: Step, change: Change) -> list[str]:
@@ -384,14 +285,6 @@ async def _require_served(step: Step, change: Change) -> None:
     status = await change.settled("component", step.name)
     if status.status != "InService" or status.reason:
         raise failure(f"component {step.name}", status)
-
-
-async def _rolls(step: Step, aws: AwsClient) -> bool:
-    existing = await describe(aws, "component", step.name)
-    if existing is None:
-        return False
-    key = "Specifications" if "Specifications" in step.request else "Specification"
-    return bool(difference(step.request[key], existing.get(key)))
 
 
 def _models(component: JsonObject) -> list[str]:

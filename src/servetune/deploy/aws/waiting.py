@@ -40,11 +40,13 @@ class WaitOptions(msgspec.Struct, frozen=True, kw_only=True):
         poll_s: Seconds between two descriptions.
         timeout_s: Seconds until waiting ends; the resource itself goes on.
         report_every_s: Seconds between two lines of progress where nothing has changed.
+        chosen: Whether the user gave the time-out, which then nothing lengthens.
     """
 
     poll_s: float = 15.0
     timeout_s: float = 4200.0
     report_every_s: float = 120.0
+    chosen: bool = False
 
 
 async def wait_until_stable(
