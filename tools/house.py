@@ -54,6 +54,8 @@ FOREIGN_WORDS = {
     "prediction/inferencemax.py": "scripts by which InferenceMAX started its servers",
     "workload/client_args.py": "backends of llm-optimizer's client arguments",
     "workload/laws.py": "samplers of the benchmarks of two engines, `as=`",
+    "workload/request_log.py": "forms of traffic logs",
+    "api/workloads.py": "likewise, in a help text",
 }
 
 #: Values of `--engine`, as comparisons hold them; "max" is a word of laws and intervals too.

@@ -18,9 +18,15 @@ MEASURED = "examples/published/qwen3-4b-4xl4.jsonl"
 #: Results without a frame, with the reason.
 WITHOUT = {
     "DescribedDevice": "one device",
+    "Explanation": "one choice, in words",
+    "FleetDay": "one day; FleetPlan.df has what it needs",
+    "FleetLevel": "one row of FleetPlan.df",
     "KeptResult": "one calibration",
+    "MlflowLogger": "a callback",
     "Pick": "one trial, and the limits it is judged by",
     "PlannedServer": "one server; StudyResult.df has its loads",
+    "PlannedTime": "one figure",
+    "RunProgress": "one moment",
     "Rendered": "files",
     "RenderedEndpoint": "files",
     "Rebuilt": "counts",

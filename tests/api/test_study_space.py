@@ -112,13 +112,13 @@ def test_a_study_runs_on_the_space_that_it_chose_less_what_is_forbidden(tmp_path
     ran = {
         tuple(
             trial.config.server_args[name]
-            for name in ("tensor_parallel_size", "data_parallel_size", "model")
+            for name in ("tensor_parallel_size", "data_parallel_size", "replicas", "model")
         )
         for trial in found.trials
     }
-    layouts = ((1, 4), (2, 2), (4, 1))
+    layouts = ((1, 4, 1), (1, 1, 4), (2, 2, 1), (2, 1, 2), (4, 1, 1))
     assert ran == {(*layout, weights) for layout in layouts for weights in WEIGHTS}
-    assert len(found.trials) == 9
+    assert len(found.trials) == 15
     repeated = checked(st.Study, read_config(found.artifacts.configuration, st.Study))
     assert repeated.space == "auto"
 

@@ -12,8 +12,8 @@ from servetune.engines import ENGINES, facts_by_table_name
 SOURCE = Path(__file__).parents[2] / "src" / "servetune"
 
 #: Variables of other nouns that are named after engines: the route of a request (`loadgen.Api`),
-#: and how a tool draws lengths from a range.
-OTHER_NOUNS = {"api", "meaning"}
+#: how a tool draws lengths from a range, and the form of a log.
+OTHER_NOUNS = {"api", "meaning", "form"}
 
 #: Names of engines that are also other words of the field.
 AMBIGUOUS = {"max", "command"}

@@ -51,6 +51,8 @@ PLANS = {
     "doctor": [],
     "runs list": [],
     "runs deployments": [],
+    "workloads list": [],
+    "workloads show": ["multi_turn_chat"],
     **{
         f"deploy {target}": ["q.jsonl", "--dry-run"]
         for target in ("command", "systemd", "compose", "kubernetes", "kserve", "bentoml")
@@ -222,6 +224,9 @@ FILES = {
                  ["simulate", *PLANS["simulate"][:4], "--trace", "t.jsonl"]),
     "workload": ("w.toml", '[[part]]\ninput_tokens = "9"\noutput_tokens = 2\n',
                  ["simulate", *PLANS["simulate"], "--workload", "w.toml"]),
+    "log": ("l.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+            + "".join(f"2026-01-01 00:00:{s:02d}.0,{s + 9},5\n" for s in range(60)),
+            ["workloads", "fit", "l.csv", "--out", "fitted.toml"]),
     "compared": ("k.jsonl", json.dumps(RECORD) + "\n", ["simulate", "--compare", "k.jsonl"]),
     "baseline": ("b.jsonl", json.dumps(RECORD) + "\n",
                  ["bench", *PLANS["bench"], "--against", "b.jsonl"]),
@@ -282,4 +287,7 @@ def test_the_sound_files_and_command_lines_are_used(folder):
         "completion",
         "ui",
         "register",
+        "mcp",
+        "fleet",  # simulates for seconds
+        "compare",  # needs two runs; their files are read as "journal" is
     }

@@ -10,6 +10,7 @@ import msgspec
 
 from servetune.api.inputs import recorded_goal
 from servetune.api.light import Lightener
+from servetune.engines import ENGINES, engine
 from servetune.hardware import Node
 from servetune.report import candidates_of, label_of, varying
 from servetune.search import Goal, recommend
@@ -132,7 +133,7 @@ class _Reading:
             name: next(iter(values)) if name == "seed" else ", ".join(map(str, list(values)[:3]))
             for name, values in self._values.items()
         }
-        if found.get("engine") == "external":
+        if found.get("engine") in ENGINES and not engine(found["engine"]).starts_servers:
             found["verb"] = "bench"
         elif len(records) > 1 or not records[0].simulated:
             found["verb"] = "tune"

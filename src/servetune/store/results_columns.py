@@ -66,7 +66,7 @@ _SHARED: tuple[Column, ...] = (
             "model_name": "Hub id or folder of the model.",
             "model_family": "Family of the model, such as qwen3, else other.",
             "instance_type": "Instance type of the machine.",
-            "deployment_config": "Kind of model and the engine, such as transformers-vllm.",
+            "deployment_config": "Kind of model and the engine, joined by a hyphen.",
             "deployment_target": "Target, as the partition.",
             "quantization": "Quantization applied on loading.",
         },
