@@ -87,7 +87,7 @@ $(VALIDATORS_STAMP): $(DEV_STAMP) requirements/validators.txt
 	@touch $@
 
 .PHONY: validators
-validators: $(VALIDATORS_STAMP)  ## Schemas of Kubernetes, Compose and CloudFormation; without them `test` skips theirs
+validators: $(VALIDATORS_STAMP)  ## Schemas of Kubernetes, Compose and CloudFormation, and MLflow; without them `test` skips theirs
 
 MUTATION_STAMP := $(VENV)/.mutation-installed
 
