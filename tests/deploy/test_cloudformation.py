@@ -1,5 +1,6 @@
 """Templates of CloudFormation, and the commands that make and change their stacks."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from servetune.deploy import Bundle, render_sagemaker
 from servetune.deploy.cloudformation import TEMPLATE_FILE, template
 from servetune.deploy.features import EndpointFeatures
 from servetune.deploy.hosting import Hosting, Scaling
+from servetune.deploy.policies import ROLE_TO_FILL_IN, SECRET_TO_FILL_IN
 from servetune.errors import CannotRender
 
 GATED = "meta-llama/Llama-3.1-8B-Instruct"
@@ -81,6 +83,21 @@ def test_a_stack_asks_for_the_secret_of_a_gated_model(world: World, stack: Stack
     stack.deploy(held, ExecutionRoleArn=ROLE, HfTokenSecretArn=SECRET)
     (model,) = [row for (noun, _), row in world.double.control.rows.items() if noun == "Model"]
     assert model["request"]["PrimaryContainer"]["Environment"]["HF_TOKEN"] == "the token"
+
+
+def test_the_operators_policy_reads_the_secret_of_the_bundle_and_no_other(
+    world: World, stack: Stack
+) -> None:
+    bundle = stacked("plain", GATED, token_secret=SECRET)
+    policy = bundle.text("operator-policy.json").replace(ROLE_TO_FILL_IN, ROLE.rpartition("/")[2])
+    world.double.policy = json.loads(policy)
+    stack.deploy(bundle.json(TEMPLATE_FILE), ExecutionRoleArn=ROLE)
+    world.double.services.secrets[f"{SECRET}2"] = "another's"
+    with pytest.raises(Refusal, match="not authorized to perform secretsmanager:GetSecretValue"):
+        stack.deploy(bundle.json(TEMPLATE_FILE), HfTokenSecretArn=f"{SECRET}2")
+    without = stacked("plain", GATED)
+    assert SECRET_TO_FILL_IN in without.text("operator-policy.json")
+    assert SECRET_TO_FILL_IN in without.text("README.md")
 
 
 @pytest.mark.parametrize(("told", "left"), [(7, 7), (None, 2)])

@@ -9,8 +9,7 @@ copies that autoscaling has chosen; the alarms that roll an update back.
 
 from __future__ import annotations
 
-import math
-
+from servetune.deploy.batches import MOST_ROLLOUT_S, all_at_once, batch_of_any, rolling_update
 from servetune.deploy.deployment import Deployment, Step, from_zero_policy, needs_token
 from servetune.errors import CannotRender
 from servetune.json_value import JsonObject
@@ -30,12 +29,6 @@ _TYPES = {
 }
 _ROLE, _SECRET, _COPIES, _HAS_TOKEN = "ExecutionRoleArn", "HfTokenSecretArn", "Copies", "HasToken"
 _TRIGGERS = "RollbackTriggers"
-
-#: Bounds of a batch as a share of what runs, and of all batches together (RollingUpdatePolicy of
-#: the SageMaker API reference, November 2026).
-_LEAST_BATCH, _MOST_BATCH, _MOST_S = 0.05, 0.5, 28800
-#: Seconds in which alarms are watched after each batch, and after all traffic has moved at once.
-_BATCH_S, _ALL_S = 120, 300
 
 
 def template(deployment: Deployment, token_secret: str | None = None) -> JsonObject:
@@ -267,25 +260,11 @@ def _exchange(deployment: Deployment) -> JsonObject:
     begun = hosting.instance_count if hosting.copies is None else hosting.copies
     fewest = min(begun, hosting.scaling.minimum) if hosting.scaling else begun
     most = max(begun, hosting.scaling.maximum) if hosting.scaling else begun
-    smallest, largest = math.ceil(_LEAST_BATCH * most), math.floor(_MOST_BATCH * fewest)
-    unit, batch = ("COPY_COUNT", smallest)
-    if hosting.copies is None:
-        unit, batch = "INSTANCE_COUNT", largest
-    if smallest <= largest:
-        rolling = {
-            "MaximumBatchSize": {"Type": unit, "Value": batch},
-            "WaitIntervalInSeconds": _BATCH_S,
-            "MaximumExecutionTimeoutInSeconds": _MOST_S,
-        }
-        return {"RollingUpdatePolicy": rolling}
-    if hosting.copies is not None:
-        return {}
-    traffic = {"Type": "ALL_AT_ONCE", "WaitIntervalInSeconds": _ALL_S}
-    blue_green = {
-        "TrafficRoutingConfiguration": traffic,
-        "MaximumExecutionTimeoutInSeconds": _MOST_S,
-    }
-    return {"BlueGreenUpdatePolicy": blue_green}
+    unit = "INSTANCE_COUNT" if hosting.copies is None else "COPY_COUNT"
+    batch = batch_of_any(fewest, most, largest=hosting.copies is None)
+    if batch is not None:
+        return rolling_update(unit, batch, MOST_ROLLOUT_S)
+    return all_at_once(MOST_ROLLOUT_S) if hosting.copies is None else {}
 
 
 def _alarms(deployment: Deployment, names: dict[tuple[str, str], str]) -> JsonObject:
