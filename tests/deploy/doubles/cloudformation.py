@@ -116,7 +116,8 @@ class Stack:
             "Fn::GetAtt": lambda each: self.made[each[0]][1][each[1]],
             "Fn::If": lambda each: self._evaluated(each[1 if self._conditions[each[0]] else 2]),
             "Fn::Not": lambda each: not self._evaluated(each[0]),
-            "Fn::Equals": lambda each: self._evaluated(each[0]) == self._evaluated(each[1]),
+            "Fn::Or": lambda each: any(map(self._evaluated, each)),
+            "Fn::Equals": lambda each: len({str(self._evaluated(value)) for value in each}) == 1,
             "Fn::Sub": self._substituted,
         }
         name, item = next(iter(value.items()), ("", None))
