@@ -319,9 +319,9 @@ def test_apply_in_one_go_checks_aws_first_and_stops_at_an_empty_quota(
 @pytest.mark.parametrize(
     "words",
     [
-        ("sagemaker", "sweep.jsonl", "--plan", "--ask-aws"),
         ("apply", "b", "--role-arn", ROLE, "--yes"),
-        ("orphans",),
+        pytest.param(("sagemaker", "sweep.jsonl", "--plan", "--ask-aws"), marks=pytest.mark.slow),
+        pytest.param(("orphans",), marks=pytest.mark.slow),
     ],
     ids=" ".join,
 )
@@ -353,6 +353,8 @@ def test_an_update_is_rendered_into_the_same_folder_and_rolled_over(
     refused = run(tmp_path, "apply", "b", *quick, double=double)
     assert refused.returncode == 2
     assert "servetune deploy update" in refused.stderr
+    drifted = run(tmp_path, "status", "b", double=double)
+    assert "servetune deploy update makes it what its bundle says" in drifted.stderr
     done = run(tmp_path, "update", "b", *quick, double=double)
     assert done.returncode == 0, done.stderr
     assert "deleted endpoint-config" in done.stdout

@@ -195,6 +195,24 @@ def test_a_load_test_of_a_bundle_is_linked_to_it(journal: Path, tmp_path: Path) 
     assert row.measured_run == bench.run
 
 
+def test_a_load_test_that_shows_nothing_is_neither_reproduced_nor_not(journal: Path) -> None:
+    from servetune.api.measured_deployments import note_measured
+    from servetune.loadgen import Target
+    from servetune.report.baseline import compare_with_baseline
+
+    st.render(journal, target="compose", out="b")
+    record = TrialRecord(config=TrialConfig(), results={"output_throughput": 640.0})
+    asked = structs.replace(
+        st.Bench(), baseline=structs.replace(st.Bench().baseline, against=Path("b"))
+    )
+    for baseline, reproduced in (({}, None), (dict(record.results), True)):
+        compared = compare_with_baseline(baseline, dict(record.results))
+        note_measured(
+            asked, Target(base_url="http://127.0.0.1:1", model="m"), record, compared, None
+        )
+        assert rows()[0].reproduced is reproduced
+
+
 def test_what_was_deployed_by_other_means_is_registered_with_its_trial(
     journal: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
