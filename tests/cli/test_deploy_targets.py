@@ -90,7 +90,7 @@ def test_copies_fill_the_machine_that_was_measured_unless_one_is_asked_for(serve
 
 
 def test_a_bundle_of_several_copies_is_proved_at_as_many_times_a_copys_load(servetune, journal):
-    said = "2 copies, and the trial had 1: 2 times its load is sent"
+    said = "2 copies on one machine, and the trial had 1: 2 times its load is sent"
     for target, urls, scaled in (
         ("kubernetes", ["http://127.0.0.1:1"], True),  # a Service is before both
         ("compose", ["http://127.0.0.1:1"], False),  # the address of one of them

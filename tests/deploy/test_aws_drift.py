@@ -49,6 +49,7 @@ def test_what_was_just_applied_has_no_drift(world: World, hosting: Hosting) -> N
     assert drifts(world, wanted) == []
     rows = world.run(status(NAME, world.aws(), deployment=wanted))
     assert all(row.serves for row in rows)
+    assert {row.name for row in rows} >= {step.name for step in wanted.steps}
 
 
 def test_another_configuration_and_count_are_listed(world: World) -> None:

@@ -103,7 +103,13 @@ def test_a_thing_that_rests_and_refuses_all_the_same_is_asked_again(world: World
     assert world.left() == []
 
 
-@pytest.mark.parametrize("by_name", [True, False], ids=["by name", "by bundle"])
+@pytest.mark.parametrize(
+    "by_name",
+    [
+        pytest.param(True, id="by name"),
+        pytest.param(False, id="by bundle", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(
     "denied",
     [

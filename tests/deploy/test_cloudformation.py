@@ -1,12 +1,14 @@
 """Templates of CloudFormation, and the commands that make and change their stacks."""
 
+import json
+import math
 import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from aws_kit import G6, NAME, ROLE, World, deployment, endpoint
+from aws_kit import G6, NAME, ROLE, World, components, deployment, endpoint
 from doubles import FakeAws
 from doubles.cloudformation import Stack
 from doubles.control import Refusal
@@ -17,6 +19,7 @@ from servetune.deploy import Bundle, render_sagemaker
 from servetune.deploy.cloudformation import TEMPLATE_FILE, template
 from servetune.deploy.features import EndpointFeatures
 from servetune.deploy.hosting import Hosting, Scaling
+from servetune.deploy.policies import ROLE_TO_FILL_IN, SECRET_TO_FILL_IN
 from servetune.errors import CannotRender
 
 GATED = "meta-llama/Llama-3.1-8B-Instruct"
@@ -83,14 +86,33 @@ def test_a_stack_asks_for_the_secret_of_a_gated_model(world: World, stack: Stack
     assert model["request"]["PrimaryContainer"]["Environment"]["HF_TOKEN"] == "the token"
 
 
-@pytest.mark.parametrize(("told", "left"), [(7, 7), (None, 2)])
-def test_an_update_of_a_stack_rolls_over_and_keeps_the_copies_that_it_is_told(
-    world: World, stack: Stack, told: int | None, left: int
+def test_the_operators_policy_reads_the_secret_of_the_bundle_and_no_other(
+    world: World, stack: Stack
 ) -> None:
-    """Without the README's command the copies that autoscaling made would be set back."""
+    bundle = stacked("plain", GATED, token_secret=SECRET)
+    policy = bundle.text("operator-policy.json").replace(ROLE_TO_FILL_IN, ROLE.rpartition("/")[2])
+    world.double.policy = json.loads(policy)
+    stack.deploy(bundle.json(TEMPLATE_FILE), ExecutionRoleArn=ROLE)
+    world.double.services.secrets[f"{SECRET}2"] = "another's"
+    with pytest.raises(Refusal, match="not authorized to perform secretsmanager:GetSecretValue"):
+        stack.deploy(bundle.json(TEMPLATE_FILE), HfTokenSecretArn=f"{SECRET}2")
+    without = stacked("plain", GATED)
+    assert SECRET_TO_FILL_IN in without.text("operator-policy.json")
+    assert SECRET_TO_FILL_IN in without.text("README.md")
+
+
+@pytest.mark.parametrize(("held", "told", "left"), [(4, 4, 4), (4, None, 2), (1, 1, 1)])
+def test_an_update_of_a_stack_rolls_over_and_keeps_the_copies_that_it_is_told(
+    world: World, stack: Stack, held: int, told: int | None, left: int
+) -> None:
+    """Without the README's command the copies that autoscaling made would be set back.
+
+    Instances have a place for a batch beside the copies, not for all of them twice.
+    """
     stack.deploy(template(of_kind("components")))
     base = world.double.control.rows["InferenceComponent", f"{NAME}-base"]
-    base["copies"] = 7  # by autoscaling
+    base |= {"copies": held, "had": held}  # by autoscaling
+    world.double.control.scale(NAME, math.ceil(held / 2))
     second = of_kind("components", plan=OTHER)
     stack.deploy(template(second), **({} if told is None else {"Copies": told}))
     assert base["request"]["Specification"]["ModelName"] == second.only("model").name
@@ -175,24 +197,38 @@ def test_an_update_of_a_stack_keeps_the_copies_that_autoscaling_made(
         ("plain", "Endpoint", "BlueGreenUpdatePolicy"),  # one instance is 100% of itself
         ("scaled", "Endpoint", "BlueGreenUpdatePolicy"),  # autoscaling may have left one
         ("pools", "Component", "RollingUpdatePolicy"),
-        ("components", "Component", ""),  # autoscaling may have left none
+        ("components", "Component", "RollingUpdatePolicy"),
     ],
 )
 def test_alarms_roll_an_update_of_a_stack_back(kind: str, resource: str, policy: str) -> None:
     bundle = stacked(kind)
     resources = bundle.json(TEMPLATE_FILE)["Resources"]
-    exchange = resources[resource]["Properties"].get("DeploymentConfig", {})
+    exchange = resources[resource]["Properties"]["DeploymentConfig"]
+    if kind == "components":  # autoscaling may have left one, or none
+        condition, exchange, other = exchange["Fn::If"]
+        assert (condition, other) == ("InBatches", {"Ref": "AWS::NoValue"})
     alarms = [name for name in resources if name.startswith("RollbackAlarm")]
-    assert alarms
-    if policy:
-        assert list(exchange) == [policy, "AutoRollbackConfiguration"]
-        named = exchange["AutoRollbackConfiguration"]["Alarms"]
-        assert named == [{"AlarmName": {"Ref": name}} for name in alarms]
-    else:
-        assert not exchange
-    update = shell_blocks(bundle, "As a stack of CloudFormation")[1:]
-    assert bool(update) == (not policy)  # then CloudFormation itself watches them
-    assert all("--rollback-configuration" in script for script in update)
+    assert list(exchange) == [policy, "AutoRollbackConfiguration"]
+    named = exchange["AutoRollbackConfiguration"]["Alarms"]
+    assert named == [{"AlarmName": {"Ref": name}} for name in alarms]
+    assert shell_blocks(bundle, "As a stack of CloudFormation")[1:] == []
+
+
+@pytest.mark.parametrize(
+    "hosting",
+    [
+        components(copies=1),
+        components(scaling=Scaling(minimum=0, maximum=30, requests_per_copy=50)),
+    ],
+    ids=["one copy", "no batch fits 2 and 30"],
+)
+def test_cloudformation_itself_watches_the_alarms_where_no_batches_can(hosting: Hosting) -> None:
+    bundle = render_sagemaker(endpoint(hosting), as_stack=True)
+    held = bundle.json(TEMPLATE_FILE)
+    assert "DeploymentConfig" not in held["Resources"]["Component"]["Properties"]
+    assert "InBatches" not in held["Conditions"]
+    (script,) = shell_blocks(bundle, "As a stack of CloudFormation")[1:]
+    assert "--rollback-configuration" in script
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import botocore.session
+import msgspec
 import pytest
 from aws_kit import G6, NAME, ROLE, SELDOM, World, change_in, components, deployment, endpoint
 from test_features import FULL, QUEUED, STAGED
@@ -77,6 +78,37 @@ def test_the_operators_policy_is_enough_for_the_whole_life_of_its_endpoint(
     world.double.policy = operator_policy(of_kind(kind))
     life(world, of_kind(kind), of_kind(kind, plan=OTHER))
     assert "not authorized" not in world.progress_text
+
+
+def test_the_operators_policy_is_enough_to_put_back_all_scaling_on_other_machines(
+    world: World,
+) -> None:
+    """What a colleague scheduled goes with the target while the instance type changes.
+
+    The colleague's alarm is not the operator's, who is told what to do about it.
+    """
+    hosting, _ = KINDS["scaled"]
+    services, of = world.double.services, of_kind("scaled").scaled
+    world.double.policy = operator_policy(of_kind("scaled"))
+    world.run(apply(of_kind("scaled"), change_in(world, wait=SELDOM)))
+    night = {**of, "ScheduledActionName": "night", "Schedule": "rate(1 day)"}
+    services.put_scheduled_action(night)
+    step = {"AdjustmentType": "ChangeInCapacity", "StepAdjustments": [{"ScalingAdjustment": 1}]}
+    services.put_scaling_policy(
+        {**of, "PolicyName": "by-hand", "PolicyType": "StepScaling",
+         "StepScalingPolicyConfiguration": step}
+    )  # fmt: skip
+    old_arn = services.policies["by-hand"]["PolicyARN"]
+    services.put_metric_alarm({"AlarmName": "theirs", "AlarmActions": [old_arn]})
+    other = msgspec.structs.replace(hosting, instance_types=("ml.g5.12xlarge",))
+    world.run(update(deployment(other), change_in(world, wait=SELDOM)))
+    assert services.scheduled == {"night": night}
+    new_arn = services.policies["by-hand"]["PolicyARN"]
+    refused = [line for line in world.messages if "not authorized" in line]
+    assert [line.partition(":")[0] for line in refused] == [
+        "alarm theirs calls a policy that is gone; let it call arn"
+    ]
+    assert new_arn in refused[0]
 
 
 def test_another_endpoint_is_not_the_operators(world: World) -> None:

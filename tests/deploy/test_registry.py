@@ -1,6 +1,7 @@
 """Registry of deployments: what deploy, bench and register tell of them."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,64 +63,94 @@ def rows(**options: Any) -> list[Any]:
     return list(st.list_deployments(**options).rows)
 
 
-def test_an_endpoint_is_followed_from_its_bundle_to_its_end(
-    journal: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake = FakeAws(look_s=120.0)
-    for name, value in fake.environ.items():
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAws]:
+    """A double of AWS, to which everything in this process goes."""
+    double = FakeAws(look_s=120.0)
+    for name, value in double.environ.items():
         monkeypatch.setenv(name, value)
-    fake.control.quota["ml.g6.12xlarge"] = 4
-    fake.s3.put("bucket", "fr.tar.gz", b"")
-    try:
-        st.rebuild_runs(".")
-        adapter = "fr=s3://bucket/fr.tar.gz"
-        st.render(journal, out="b", copies=4, adapter=adapter)
-        [row, of_adapter] = rows()
-        assert (row.state, row.target, row.name, row.region) == (
-            "rendered", "sagemaker", NAME, "us-east-1",
-        )  # fmt: skip
-        assert (row.run, row.trial, row.base) == (RUN, "trial-64", "Qwen/Qwen3-4B")
-        assert (row.machine, row.usd_per_hour) == ("1x ml.g6.12xlarge", 5.752)
-        assert "us-east-1" in row.price_source
-        assert "djl-inference" in row.images[0]
-        assert (of_adapter.adapter, of_adapter.base) == ("fr", "Qwen/Qwen3-4B")
-        assert [each.adapter for each in rows(adapter="fr", base="qwen3")] == ["fr"]
-        assert rows(base="llama") == rows(target="compose") == []
+    double.control.quota["ml.g6.12xlarge"] = 4
+    yield double
+    double.close()
 
-        st.apply("b", role_arn=ROLE, yes=True, poll_s=0)
-        assert rows()[0].state == "serving"
-        # Somebody elsewhere has the same rows from AWS alone.
-        monkeypatch.setenv("SERVETUNE_HOME", "other")
-        st.register_deployment(NAME)
-        for own, ours in zip(rows(), (row, of_adapter), strict=True):
-            assert (own.base, own.engine, own.machine, own.usd_per_hour, own.images) == (
-                ours.base, ours.engine, ours.machine, ours.usd_per_hour, ours.images,
-            )  # fmt: skip
-        assert rows(adapter="fr")[0].state == "registered"
-        monkeypatch.setenv("SERVETUNE_HOME", "home")
-        st.render(journal, out="b", key="trial-16", copies=4, adapter=adapter)
-        assert (rows()[0].trial, rows()[0].pending) == ("trial-64", "trial-16")
-        assert [each.run for each in st.show_run(RUN).deployments] == [RUN, RUN]
-        st.delete("b", poll_s=0)
-        assert rows()[0].state == "deleted"
-    finally:
-        fake.close()
+
+def test_an_endpoint_is_followed_from_its_bundle_to_its_end(
+    journal: Path, fake: FakeAws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.s3.put("bucket", "fr.tar.gz", b"")
+    st.rebuild_runs(".")
+    adapter = "fr=s3://bucket/fr.tar.gz"
+    st.render(journal, out="b", copies=4, adapter=adapter)
+    [row, of_adapter] = rows()
+    assert (row.state, row.target, row.name, row.region) == (
+        "rendered", "sagemaker", NAME, "us-east-1",
+    )  # fmt: skip
+    assert (row.run, row.trial, row.base) == (RUN, "trial-64", "Qwen/Qwen3-4B")
+    assert (row.machine, row.usd_per_hour) == ("1x ml.g6.12xlarge", 5.752)
+    assert "us-east-1" in row.price_source
+    assert "djl-inference" in row.images[0]
+    assert (of_adapter.adapter, of_adapter.base) == ("fr", "Qwen/Qwen3-4B")
+    assert [each.adapter for each in rows(adapter="fr", base="qwen3")] == ["fr"]
+    assert rows(base="llama") == rows(target="compose") == []
+
+    st.apply("b", role_arn=ROLE, yes=True, poll_s=0)
+    assert rows()[0].state == "serving"
+    # Somebody elsewhere has the same rows from AWS alone.
+    monkeypatch.setenv("SERVETUNE_HOME", "other")
+    st.register_deployment(NAME)
+    for own, ours in zip(rows(), (row, of_adapter), strict=True):
+        assert (own.base, own.engine, own.machine, own.usd_per_hour, own.images) == (
+            ours.base, ours.engine, ours.machine, ours.usd_per_hour, ours.images,
+        )  # fmt: skip
+    assert rows(adapter="fr")[0].state == "registered"
+    monkeypatch.setenv("SERVETUNE_HOME", "home")
+    st.render(journal, out="b", key="trial-16", copies=4, adapter=adapter)
+    assert (rows()[0].trial, rows()[0].pending) == ("trial-64", "trial-16")
+    assert [each.run for each in st.show_run(RUN).deployments] == [RUN, RUN]
+    st.delete("b", poll_s=0)
+    assert rows()[0].state == "deleted"
+
+
+def test_a_change_a_load_test_and_an_end_by_name_are_told_of_the_same_endpoint(
+    journal: Path, fake: FakeAws
+) -> None:
+    st.render(journal, out="b")
+    st.apply("b", role_arn=ROLE, yes=True, poll_s=0)
+    st.render(journal, out="b", key="trial-16")
+    st.update("b", role_arn=ROLE, yes=True, poll_s=0, hours=1e-6)
+    [row] = rows()
+    assert (row.state, row.trial, row.pending) == ("updated", "trial-16", "")
+
+    record = st.bench(
+        sagemaker=NAME, region="us-east-1", model="Qwen/Qwen3-4B", requests=2, input_tokens=8,
+        output_tokens=4, concurrency=2, warmup=0, processes=1, out="load",
+    ).record  # fmt: skip
+    [row] = rows()
+    assert (row.measurements, row.region) == (1, "us-east-1")
+    assert row.output_throughput == record.results["output_throughput"]
+
+    st.orphans(region="us-east-1", delete=True, poll_s=0)
+    assert rows()[0].state == "updated"  # it is in service, and nobody named it
+    st.orphans(region="us-east-1", delete=True, name=NAME, poll_s=0)
+    assert rows()[0].state == "deleted"
+
+
+def test_an_update_that_aws_rolls_back_is_told_as_failed(journal: Path, fake: FakeAws) -> None:
+    st.render(journal, out="b")
+    st.apply("b", role_arn=ROLE, yes=True, poll_s=0)
+    st.render(journal, out="b", key="trial-16", copies=4)
+    with pytest.raises(DeployError, match="an update cannot change"):
+        st.update("b", role_arn=ROLE, yes=True, poll_s=0)
+    assert rows()[0].state == "failed"
 
 
 def test_an_endpoint_that_aws_refuses_is_no_deployment_that_serves(
-    journal: Path, monkeypatch: pytest.MonkeyPatch
+    journal: Path, fake: FakeAws
 ) -> None:
-    fake = FakeAws(look_s=120.0)
-    for name, value in fake.environ.items():
-        monkeypatch.setenv(name, value)
-    fake.control.quota["ml.g6.12xlarge"] = 4
-    try:
-        st.render(journal, out="b")
-        fake.control.no_capacity.add("ml.g6.12xlarge")
-        with pytest.raises(DeployError):
-            st.apply("b", role_arn=ROLE, yes=True, poll_s=0)
-    finally:
-        fake.close()
+    st.render(journal, out="b")
+    fake.control.no_capacity.add("ml.g6.12xlarge")
+    with pytest.raises(DeployError):
+        st.apply("b", role_arn=ROLE, yes=True, poll_s=0)
     assert rows()[0].state == "failed"
 
 
@@ -162,6 +193,24 @@ def test_a_load_test_of_a_bundle_is_linked_to_it(journal: Path, tmp_path: Path) 
     assert row.output_throughput
     [bench] = [each for each in st.list_runs().runs if each.verb == "bench"]
     assert row.measured_run == bench.run
+
+
+def test_a_load_test_that_shows_nothing_is_neither_reproduced_nor_not(journal: Path) -> None:
+    from servetune.api.measured_deployments import note_measured
+    from servetune.loadgen import Target
+    from servetune.report.baseline import compare_with_baseline
+
+    st.render(journal, target="compose", out="b")
+    record = TrialRecord(config=TrialConfig(), results={"output_throughput": 640.0})
+    asked = structs.replace(
+        st.Bench(), baseline=structs.replace(st.Bench().baseline, against=Path("b"))
+    )
+    for baseline, reproduced in (({}, None), (dict(record.results), True)):
+        compared = compare_with_baseline(baseline, dict(record.results))
+        note_measured(
+            asked, Target(base_url="http://127.0.0.1:1", model="m"), record, compared, None
+        )
+        assert rows()[0].reproduced is reproduced
 
 
 def test_what_was_deployed_by_other_means_is_registered_with_its_trial(

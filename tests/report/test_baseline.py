@@ -131,11 +131,13 @@ def test_another_load_is_no_comparison(changed, words):
     assert words in compared.words
     assert compared.missed
     assert not compared.reproduced
+    assert not compared.concluded
 
 
 def test_nothing_in_common_is_a_miss():
     compared = compare_with_baseline({}, BASE)
     assert compared.words == "nothing can be compared"
+    assert not compared.concluded
     assert compared.missed
 
 

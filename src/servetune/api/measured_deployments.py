@@ -47,7 +47,7 @@ def note_measured(
             path=str(journal.absolute()) if journal else "",
             trial=record.key,
             against=comparison.key if comparison else "",
-            reproduced=comparison.reproduced if comparison else None,
+            reproduced=comparison.reproduced if comparison and comparison.concluded else None,
             component=request.endpoint.adapter or request.endpoint.component or "",
             results={name: v for name, v in numbers.items() if isinstance(v, int | float)},
         )

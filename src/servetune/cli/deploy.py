@@ -108,7 +108,7 @@ def _named(orphan: Orphan) -> bool:
 def _print_applied(endpoint: str, folder: Path | None) -> int:
     print(f"{endpoint} is in service")
     if folder and (folder / TRIAL_FILE).exists():
-        echo(f"compare with the measured trial: servetune bench --against {folder}")
+        echo(f"compare it with its trial: servetune bench --against {folder}")
     echo(f"it costs money until you run servetune deploy delete {folder}")
     return 0
 
@@ -211,7 +211,11 @@ def status(request: api.Status, *, as_json: bool) -> int:
                 for row in found.rows
                 for line in row.drift
             )
-            echo(f"servetune deploy {'update' if other else 'apply'} changes it back")
+            echo(
+                "servetune deploy update makes it what its bundle says"
+                if other
+                else "servetune deploy apply changes it back"
+            )
         if not found.rows:
             print(f"nothing of '{found.endpoint}' is in {found.region}")
     return 0 if found.serves else 1

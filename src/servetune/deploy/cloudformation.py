@@ -9,8 +9,7 @@ copies that autoscaling has chosen; the alarms that roll an update back.
 
 from __future__ import annotations
 
-import math
-
+from servetune.deploy.batches import MOST_ROLLOUT_S, all_at_once, batch_of_any, rolling_update
 from servetune.deploy.deployment import Deployment, Step, from_zero_policy, needs_token
 from servetune.errors import CannotRender
 from servetune.json_value import JsonObject
@@ -29,13 +28,8 @@ _TYPES = {
     "rollback-alarm": "AWS::CloudWatch::Alarm",
 }
 _ROLE, _SECRET, _COPIES, _HAS_TOKEN = "ExecutionRoleArn", "HfTokenSecretArn", "Copies", "HasToken"
-_TRIGGERS = "RollbackTriggers"
-
-#: Bounds of a batch as a share of what runs, and of all batches together (RollingUpdatePolicy of
-#: the SageMaker API reference, November 2026).
-_LEAST_BATCH, _MOST_BATCH, _MOST_S = 0.05, 0.5, 28800
-#: Seconds in which alarms are watched after each batch, and after all traffic has moved at once.
-_BATCH_S, _ALL_S = 120, 300
+_TRIGGERS, _IN_BATCHES = "RollbackTriggers", "InBatches"
+_ABSENT: JsonObject = {"Ref": "AWS::NoValue"}
 
 
 def template(deployment: Deployment, token_secret: str | None = None) -> JsonObject:
@@ -54,12 +48,12 @@ def template(deployment: Deployment, token_secret: str | None = None) -> JsonObj
             hint="leave --metrics-path out, or make the endpoint with servetune deploy apply",
         )
     names = _logical_names(deployment)
-    has_token = {"Fn::Not": [{"Fn::Equals": [{"Ref": _SECRET}, ""]}]}
+    conditions = _conditions(deployment)
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": f"SageMaker endpoint {deployment.endpoint} of {deployment.model}",
         "Parameters": _parameters(deployment, token_secret),
-        **({"Conditions": {_HAS_TOKEN: has_token}} if _from_hub(deployment) else {}),
+        **({"Conditions": conditions} if conditions else {}),
         "Resources": {
             names[step.kind, step.name]: {
                 "Type": _TYPES[step.kind],
@@ -108,8 +102,10 @@ def rollback_note(deployment: Deployment) -> str:
     """What rolls an update of the stack back, as Markdown."""
     alarms = " and ".join(f"`{step.name}`" for step in deployment.rollback_alarms)
     if _exchange(deployment):
+        which = " of two copies or more" if _scales_copies(deployment) else ""
         return (
-            f"An update is rolled back by SageMaker when {alarms} rings: the old settings serve on."
+            f"An update{which} is rolled back by SageMaker when {alarms} rings: the old settings "
+            "serve on."
         )
     aws = f"aws --region {deployment.region} cloudformation"
     stack = f"--stack-name {deployment.endpoint}"
@@ -174,6 +170,21 @@ def _parameters(deployment: Deployment, token_secret: str | None) -> JsonObject:
     return found
 
 
+def _conditions(deployment: Deployment) -> JsonObject:
+    """What depends on parameters: the token, and whether there are copies enough for batches."""
+
+    def none_of(parameter: str, *values: str) -> JsonObject:
+        each = [{"Fn::Equals": [{"Ref": parameter}, value]} for value in values]
+        return {"Fn::Not": each if len(each) == 1 else [{"Fn::Or": each}]}
+
+    found = {}
+    if _from_hub(deployment):
+        found[_HAS_TOKEN] = none_of(_SECRET, "")
+    if _scales_copies(deployment) and _exchange(deployment):
+        found[_IN_BATCHES] = none_of(_COPIES, "0", "1")
+    return found
+
+
 def _logical_names(deployment: Deployment) -> dict[tuple[str, str], str]:
     """Names of the resources in the template; a second one of a kind has a number."""
     found: dict[tuple[str, str], str] = {}
@@ -220,7 +231,11 @@ def _properties(
             held["RuntimeConfig"] = {"CopyCount": {"Ref": _COPIES}}
         exchange = _exchange(deployment) if step.kind == "component" else {}
         if exchange:
-            held["DeploymentConfig"] = exchange | _alarms(deployment, names)
+            config = exchange | _alarms(deployment, names)
+            scaled = _scales_copies(deployment)
+            held["DeploymentConfig"] = (
+                {"Fn::If": [_IN_BATCHES, config, _ABSENT]} if scaled else config
+            )
     elif step.kind == "scaling-policy":
         for name in ("ServiceNamespace", "ResourceId", "ScalableDimension"):
             del held[name]
@@ -253,7 +268,7 @@ def _with_token(container: JsonObject) -> JsonObject:
     if "ModelDataSource" in container:
         return container
     read = {"Fn::Sub": f"{{{{resolve:secretsmanager:${{{_SECRET}}}}}}}"}
-    token = {"Fn::If": [_HAS_TOKEN, read, {"Ref": "AWS::NoValue"}]}
+    token = {"Fn::If": [_HAS_TOKEN, read, _ABSENT]}
     return {**container, "Environment": {**container["Environment"], "HF_TOKEN": token}}
 
 
@@ -261,31 +276,20 @@ def _exchange(deployment: Deployment) -> JsonObject:
     """How an update exchanges instances or copies; empty for copies too few for batches.
 
     A batch has 5 to 50% of what runs, whatever autoscaling has chosen. Instances that are too few
-    are exchanged all at once, for new ones beside them.
+    are exchanged all at once, for new ones beside them; a copy alone, by `_IN_BATCHES`, without a
+    policy.
     """
     hosting = deployment.hosting
     begun = hosting.instance_count if hosting.copies is None else hosting.copies
     fewest = min(begun, hosting.scaling.minimum) if hosting.scaling else begun
     most = max(begun, hosting.scaling.maximum) if hosting.scaling else begun
-    smallest, largest = math.ceil(_LEAST_BATCH * most), math.floor(_MOST_BATCH * fewest)
-    unit, batch = ("COPY_COUNT", smallest)
-    if hosting.copies is None:
-        unit, batch = "INSTANCE_COUNT", largest
-    if smallest <= largest:
-        rolling = {
-            "MaximumBatchSize": {"Type": unit, "Value": batch},
-            "WaitIntervalInSeconds": _BATCH_S,
-            "MaximumExecutionTimeoutInSeconds": _MOST_S,
-        }
-        return {"RollingUpdatePolicy": rolling}
-    if hosting.copies is not None:
-        return {}
-    traffic = {"Type": "ALL_AT_ONCE", "WaitIntervalInSeconds": _ALL_S}
-    blue_green = {
-        "TrafficRoutingConfiguration": traffic,
-        "MaximumExecutionTimeoutInSeconds": _MOST_S,
-    }
-    return {"BlueGreenUpdatePolicy": blue_green}
+    if _scales_copies(deployment):
+        fewest = max(2, fewest)
+    unit = "INSTANCE_COUNT" if hosting.copies is None else "COPY_COUNT"
+    batch = batch_of_any(fewest, most, largest=hosting.copies is None)
+    if batch is not None:
+        return rolling_update(unit, batch, MOST_ROLLOUT_S)
+    return all_at_once(MOST_ROLLOUT_S) if hosting.copies is None else {}
 
 
 def _alarms(deployment: Deployment, names: dict[tuple[str, str], str]) -> JsonObject:

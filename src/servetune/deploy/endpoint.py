@@ -278,10 +278,10 @@ def _fit_warnings(
         )
     idle = node.device_count - plan.device_count * hosting.copies_per_instance
     if idle:
+        filling = node.device_count // plan.devices_per_replica * hosting.instance_count
         warnings.append(
             f"{idle} of {node.device_count} devices of {node.name} stay idle and are paid "
-            f"for: choose a smaller type, or {node.device_count // plan.devices_per_replica} "
-            "replicas"
+            f"for: choose a smaller type, or --copies {filling}"
         )
     if container.shares_out and plan.replicas > 1:
         warnings.append(

@@ -7,7 +7,7 @@ runs the whole life of an endpoint with the operator's policy enforced.
 
 from __future__ import annotations
 
-from servetune.deploy.deployment import Deployment
+from servetune.deploy.deployment import Deployment, needs_token
 from servetune.deploy.names import name_stem
 from servetune.json_value import JsonObject
 
@@ -39,6 +39,8 @@ _SCALING = (
     "PutScalingPolicy",
     "DeleteScalingPolicy",
     "DescribeScalingPolicies",
+    "DescribeScheduledActions",
+    "PutScheduledAction",
 )
 _NETWORK = (
     "CreateNetworkInterface",
@@ -56,6 +58,9 @@ _NETWORK = (
 #: In place of the execution role's name, where a bundle does not know it: no role has this name, so
 #: that the policy lets nobody pass any role until it is filled in.
 ROLE_TO_FILL_IN = "FILL-IN-THE-EXECUTION-ROLE"
+#: In place of the name of the secret with the hub's token, where a gated model's bundle does not
+#: know it.
+SECRET_TO_FILL_IN = "FILL-IN-THE-SECRET-OF-THE-TOKEN"  # noqa: S105
 #: Operations of `aws cloudformation deploy` and `delete-stack` on the stack.
 _STACK = (
     "CreateChangeSet",
@@ -118,12 +123,16 @@ def execution_role_policy(deployment: Deployment) -> JsonObject:
     return _policy(*statements)
 
 
-def operator_policy(deployment: Deployment, *, as_stack: bool = False) -> JsonObject:
+def operator_policy(
+    deployment: Deployment, *, as_stack: bool = False, token_secret: str | None = None
+) -> JsonObject:
     """What `apply`, `status`, `logs`, `update`, `delete` and `bench` ask AWS for.
 
     Args:
         deployment: The deployment; without its role, `ROLE_TO_FILL_IN` stands for the role.
         as_stack: Whether a stack of CloudFormation, named as the endpoint, makes it.
+        token_secret: ARN of the secret with the hub's token; without it, `SECRET_TO_FILL_IN`
+            stands for that of a gated model.
     """
     arn = _Arns(deployment)
     kinds = [kind for kind in _RESOURCES if deployment.of_kind(kind)]
@@ -181,6 +190,10 @@ def operator_policy(deployment: Deployment, *, as_stack: bool = False) -> JsonOb
     read = _read_prefixes(deployment)
     if read:
         statements += arn.reading(read)
+    if token_secret or needs_token(deployment):
+        secret = token_secret or f"{arn.of('secretsmanager')}secret:{SECRET_TO_FILL_IN}"
+        reading = ("DescribeSecret", "GetSecretValue")
+        statements.append(_allow("secretsmanager", reading, (secret,)))
     if as_stack:
         stack = f"{arn.of('cloudformation')}stack/{deployment.endpoint}/*"
         statements.append(_allow("cloudformation", _STACK, (stack,)))

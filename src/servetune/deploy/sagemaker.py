@@ -30,6 +30,7 @@ from servetune.deploy.evidence import Evidence
 from servetune.deploy.from_trial import TRIAL_FILE
 from servetune.deploy.policies import (
     ROLE_TO_FILL_IN,
+    SECRET_TO_FILL_IN,
     execution_role_policy,
     operator_policy,
     trust_policy,
@@ -45,9 +46,11 @@ def render_sagemaker(
     Args:
         endpoint: The endpoint.
         as_stack: Whether a template of CloudFormation is among them.
-        token_secret: ARN of the secret with the hub's token, for the template.
+        token_secret: ARN of the secret with the hub's token, for the template and the operator's
+            policy.
     """
     deployment = deployment_of(endpoint)
+    operator = operator_policy(deployment, as_stack=as_stack, token_secret=token_secret)
     files = request_files(deployment)
     stack = {TEMPLATE_FILE: json_text(template(deployment, token_secret))} if as_stack else {}
     texts = {
@@ -60,7 +63,7 @@ def render_sagemaker(
         **stack,
         "execution-role-trust.json": json_text(trust_policy()),
         "execution-role-policy.json": json_text(execution_role_policy(deployment)),
-        "operator-policy.json": json_text(operator_policy(deployment, as_stack=as_stack)),
+        "operator-policy.json": json_text(operator),
     }
     node, options, evidence = endpoint.node, endpoint.options, endpoint.evidence
     tokens = token_cost(endpoint.hosting, node.price, evidence)
@@ -135,7 +138,7 @@ def readme_text(
         *_without_servetune(deployment),
         *_check(endpoint),
         *_copies(endpoint),
-        *_files(deployment, as_stack=as_stack),
+        *_files(deployment, as_stack=as_stack, token_secret=token_secret),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -394,7 +397,7 @@ _FILES = {
 }
 
 
-def _files(deployment: Deployment, *, as_stack: bool) -> list[str]:
+def _files(deployment: Deployment, *, as_stack: bool, token_secret: str | None) -> list[str]:
     requests = ", ".join(f"`{name}`" for name in request_files(deployment).values())
     lines = [
         f"- {requests}: the requests, as they are sent",
@@ -409,5 +412,11 @@ def _files(deployment: Deployment, *, as_stack: bool) -> list[str]:
             f"\n`operator-policy.json` has `{ROLE_TO_FILL_IN}` in place of the execution role's "
             "name, because this bundle was rendered without `--role-arn`: put the name there "
             "first, else nobody may pass the role to SageMaker."
+        )
+    if needs_token(deployment) and not token_secret:
+        lines.append(
+            f"\n`operator-policy.json` has `{SECRET_TO_FILL_IN}` in place of the name of the "
+            "secret with the hub's token, because this bundle was rendered without "
+            "`--hf-token-secret`: put the name there where a secret is used."
         )
     return ["## Files", "\n".join(lines)]

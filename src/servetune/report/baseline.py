@@ -51,13 +51,14 @@ class BaselineComparison(msgspec.Struct, frozen=True, kw_only=True):
         return bool(judged) and set(judged) <= {"same", "close"} and not self.unlike
 
     @property
+    def concluded(self) -> bool:
+        """Whether anything was compared under the same load, whatever came of it."""
+        return not self.unlike and any(row.verdict != "unknown" for row in self.rows)
+
+    @property
     def missed(self) -> bool:
         """Whether the baseline was missed, or reaching it was not shown."""
-        return (
-            self.regressed
-            or bool(self.unlike)
-            or not any(row.verdict != "unknown" for row in self.rows)
-        )
+        return self.regressed or not self.concluded
 
     @property
     def words(self) -> str:

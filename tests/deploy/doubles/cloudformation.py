@@ -4,7 +4,8 @@ Rules, with the user guide of November 2026 where no other source is named:
 
 - A parameter without a value or default, or against its pattern, makes nothing ("Parameters");
   `deploy` of the AWS CLI keeps the values of the stack where none are given.
-- A dynamic reference is the text of the secret, and no template or answer holds it
+- A dynamic reference is the text of the secret, which whoever deploys may read, and no template or
+  answer holds it
   ("Get a secret or secret value from Secrets Manager").
 - Models and configurations are replaced, endpoints and components updated (`createOnlyProperties`
   of their schemas, cfn-lint 1.58), tags where they are; what has a name of its own is not replaced
@@ -49,13 +50,13 @@ class Stack:
 
     Attributes:
         double: Double of AWS that the resources are made in; time passes with its descriptions.
-        secrets: Texts of secrets by ARN.
         parameters: Values that were given so far.
         made: Type and properties of each resource, by its logical name.
     """
 
     def __init__(self, double: Any, secrets: dict[str, str] | None = None) -> None:
-        self.double, self.secrets = double, secrets or {}
+        self.double = double
+        double.services.secrets |= secrets or {}
         self.parameters: dict[str, Any] = {}
         self.made: dict[str, tuple[str, Json]] = {}
 
@@ -115,7 +116,8 @@ class Stack:
             "Fn::GetAtt": lambda each: self.made[each[0]][1][each[1]],
             "Fn::If": lambda each: self._evaluated(each[1 if self._conditions[each[0]] else 2]),
             "Fn::Not": lambda each: not self._evaluated(each[0]),
-            "Fn::Equals": lambda each: self._evaluated(each[0]) == self._evaluated(each[1]),
+            "Fn::Or": lambda each: any(map(self._evaluated, each)),
+            "Fn::Equals": lambda each: len({str(self._evaluated(value)) for value in each}) == 1,
             "Fn::Sub": self._substituted,
         }
         name, item = next(iter(value.items()), ("", None))
@@ -127,7 +129,10 @@ class Stack:
     def _substituted(self, text: str) -> str:
         text = re.sub(r"\$\{(\w+)\}", lambda found: str(self._reference(found[1])), text)
         secret = re.fullmatch(r"\{\{resolve:secretsmanager:(.+)\}\}", text)
-        return self.secrets[secret[1]] if secret else text
+        if secret is None:
+            return text
+        answer = self._call("secretsmanager", "GetSecretValue", {"SecretId": secret[1]})
+        return str(answer["SecretString"])
 
     def _reference(self, name: str) -> Any:
         if name == "AWS::NoValue":

@@ -59,6 +59,8 @@ def _resources(service: str, operation: str, request: Any) -> Iterator[str]:
         for member, word in (KINDS[kind] for kind in kinds if kind in KINDS):
             if member in request:
                 yield f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:{word}/{request[member].lower()}"
+    elif service == "secretsmanager":
+        yield request["SecretId"]
     elif operation in ("PutMetricAlarm", "DeleteAlarms"):
         for name in request.get("AlarmNames") or [request["AlarmName"]]:
             yield f"arn:aws:cloudwatch:us-east-1:{ACCOUNT}:alarm:{name}"

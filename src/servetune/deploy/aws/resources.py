@@ -99,6 +99,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         wait = msgspec.structs.replace(self.wait, timeout_s=timeout_s)
         return msgspec.structs.replace(self, wait=wait)
 
+    def excuse(self, error: AwsError, what: str) -> None:
+        """Tell what a missing permission keeps from being done; raise any other error again."""
+        if not is_denied(error):
+            raise error
+        self.on_progress(f"{what}: {error.message}")
+
     async def visible(self, kind: str, name: str) -> ResourceStatus:
         """The settled status of an endpoint or component that was made a moment ago.
 

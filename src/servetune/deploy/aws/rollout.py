@@ -14,14 +14,20 @@ from servetune.deploy.aws.client import AwsClient
 from servetune.deploy.aws.drift import difference
 from servetune.deploy.aws.orphans import usd_per_hour
 from servetune.deploy.aws.resources import describe
-from servetune.deploy.batches import BATCH_INTERVAL_S, MOST_ROLLOUT_S, copy_batch, instance_batch
+from servetune.deploy.batches import (
+    BAKE_S,
+    BATCH_INTERVAL_S,
+    MOST_ROLLOUT_S,
+    all_at_once,
+    copy_batch,
+    instance_batch,
+    rolling_update,
+)
 from servetune.deploy.deployment import Deployment, Step
 from servetune.deploy.startup import PROVISION_S
 from servetune.errors import InputError
 from servetune.json_value import JsonObject
 
-#: Seconds in which alarms are watched once all traffic, or the canary's, is on the new instances.
-BAKE_S = 300
 #: Seconds beside those of capacity and start-up: routing, draining, descriptions.
 MARGIN_S = 600
 
@@ -204,18 +210,11 @@ def _of_instances(
     batch = instance_batch(counts)
     if batch is not None and canary_percent is None:
         limit_s = _limit_s(deployment, steps=math.ceil(max(counts) / batch))
-        config = _rolling("INSTANCE_COUNT", batch, limit_s)
+        config = rolling_update("INSTANCE_COUNT", batch, limit_s)
         return Exchange(config=config, beside=batch, limit_s=limit_s)
-    traffic: JsonObject = {"Type": "ALL_AT_ONCE", "WaitIntervalInSeconds": BAKE_S}
-    if canary_percent is not None:
-        size = {"Type": "CAPACITY_PERCENT", "Value": canary_percent}
-        traffic = {**traffic, "Type": "CANARY", "CanarySize": size}
     limit_s = _limit_s(deployment, steps=1) + 2 * BAKE_S
-    policy = {
-        "TrafficRoutingConfiguration": traffic,
-        "MaximumExecutionTimeoutInSeconds": min(MOST_ROLLOUT_S, limit_s),
-    }
-    return Exchange(config={"BlueGreenUpdatePolicy": policy}, beside=after, limit_s=limit_s)
+    config = all_at_once(min(MOST_ROLLOUT_S, limit_s), canary_percent)
+    return Exchange(config=config, beside=after, limit_s=limit_s)
 
 
 def _of_copies(deployment: Deployment, running: Running, instances: int) -> Exchange:
@@ -245,7 +244,7 @@ def _of_copies(deployment: Deployment, running: Running, instances: int) -> Exch
         )
     steps = math.ceil(copies / batch) if batch else 0
     limit_s = _limit_s(deployment, steps=steps, starts=copies)
-    config = _rolling("COPY_COUNT", batch, limit_s) if copies > 1 else {}
+    config = rolling_update("COPY_COUNT", batch, limit_s) if copies > 1 else {}
     return Exchange(config=config, beside=max(0, needed - instances), limit_s=limit_s)
 
 
@@ -261,22 +260,6 @@ def _limit_s(deployment: Deployment, *, steps: int, starts: int | None = None) -
     provision_s = len(hosting.instance_types) * (hosting.provision_timeout_s or PROVISION_S)
     starts_s = (steps if starts is None else starts) * deployment.startup_timeout_s
     return min(MOST_ROLLOUT_S, provision_s + starts_s + steps * BATCH_INTERVAL_S + MARGIN_S)
-
-
-def _rolling(kind: str, batch: int, limit_s: int) -> JsonObject:
-    """The policy that exchanges so many at a time, and goes back in the same steps.
-
-    Without `RollbackMaximumBatchSize` a rollback makes the whole old fleet again at once.
-    """
-    size = {"Type": kind, "Value": batch}
-    return {
-        "RollingUpdatePolicy": {
-            "MaximumBatchSize": size,
-            "RollbackMaximumBatchSize": size,
-            "WaitIntervalInSeconds": BATCH_INTERVAL_S,
-            "MaximumExecutionTimeoutInSeconds": limit_s,
-        }
-    }
 
 
 def _require_splittable(deployment: Deployment, counts: tuple[int, ...]) -> None:

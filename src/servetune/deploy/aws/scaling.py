@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from servetune.deploy.aws.client import AwsError, is_denied
+from servetune.deploy.aws.client import AwsError
 from servetune.deploy.aws.resources import Change
 from servetune.deploy.aws.state import TakenOff
 from servetune.deploy.deployment import (
@@ -61,7 +61,7 @@ async def take_scaling_off(deployment: Deployment, change: Change) -> None:
         )
         found = [await _taken(each, change) for each in answer.get("ScalableTargets", [])]
     except AwsError as error:
-        _excuse(error, "autoscaling cannot be taken off", change)
+        change.excuse(error, "autoscaling cannot be taken off")
         return
     if found:
         change.state.took_off(tuple(found))
@@ -72,14 +72,7 @@ async def take_scaling_off(deployment: Deployment, change: Change) -> None:
             change.on_progress(f"autoscaling of {each.resource} is off during the update")
         except AwsError as error:
             change.state.put_back(each.resource)  # it never went
-            _excuse(error, "autoscaling cannot be taken off", change)
-
-
-def _excuse(error: AwsError, what: str, change: Change) -> None:
-    """Tell a denial; raise any other error again."""
-    if not is_denied(error):
-        raise error
-    change.on_progress(f"{what}: {error.message}")
+            change.excuse(error, "autoscaling cannot be taken off")
 
 
 async def _taken(target: JsonObject, change: Change) -> TakenOff:
@@ -107,9 +100,7 @@ async def scheduled_actions(of: Mapping[str, object], change: Change) -> list[Js
     try:
         answer = await change.aws.call(_SERVICE, "DescribeScheduledActions", **of)
     except AwsError as error:
-        _excuse(
-            error, f"scheduled actions of {of['ResourceId']} go unseen, if there are any", change
-        )
+        change.excuse(error, f"scheduled actions of {of['ResourceId']} go unseen, if there are any")
         return []
     found: list[JsonObject] = answer.get("ScheduledActions", [])
     return found
@@ -160,4 +151,8 @@ async def _point(alarms: tuple[str, ...], old_arn: str, new_arn: str, change: Ch
     for found in answer.get("MetricAlarms", []):
         actions = [new_arn if arn == old_arn else arn for arn in found.get("AlarmActions", [])]
         request = {**_members(found, _ALARM), "AlarmActions": actions}
-        await change.aws.call("cloudwatch", "PutMetricAlarm", **request)
+        try:
+            await change.aws.call("cloudwatch", "PutMetricAlarm", **request)
+        except AwsError as error:
+            lost = f"alarm {found['AlarmName']} calls a policy that is gone; let it call {new_arn}"
+            change.excuse(error, lost)

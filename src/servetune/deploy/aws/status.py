@@ -86,6 +86,15 @@ async def status(
         rows.append(
             Row(kind=kind, name=name, status=found.status, detail=detail, drift=differences)
         )
+    if deployment and any(row.kind == "endpoint" and row.status != "gone" for row in rows):
+        unseen = {each.kind for several in drifted.values() for each in several if each.hidden}
+        rows += [
+            Row(kind=step.kind, name=step.name, status="there")
+            for step in deployment.steps
+            if step.service != "sagemaker"
+            and (step.kind, step.name) not in drifted
+            and ("alarm" if step.kind == "alarm" else "scaling") not in unseen
+        ]
     for (kind, name), several in drifted.items():
         hidden, gone = several[0].hidden, several[0].gone
         texts = tuple(each.message for each in several)

@@ -9,7 +9,7 @@ stay. Counts that autoscaling has chosen are kept.
 from __future__ import annotations
 
 from servetune.deploy.aws.apply import apply, failure, make
-from servetune.deploy.aws.client import AwsError, is_denied
+from servetune.deploy.aws.client import AwsError
 from servetune.deploy.aws.drift import RESUMED, drift
 from servetune.deploy.aws.resources import (
     Change,
@@ -160,9 +160,7 @@ async def _put_alarms(deployment: Deployment, change: Change) -> JsonObject:
         for step in deployment.rollback_alarms:
             await change.aws.call(step.service, step.operation, **step.request)
     except AwsError as error:
-        if not is_denied(error):
-            raise
-        change.on_progress(f"no alarm rolls this update back: {error.message}")
+        change.excuse(error, "no alarm rolls this update back")
         return {}
     names = [{"AlarmName": step.name} for step in deployment.rollback_alarms]
     return {"AutoRollbackConfiguration": {"Alarms": names}} if names else {}
