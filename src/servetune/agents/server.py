@@ -105,7 +105,7 @@ class AgentTools:
         return types.ListToolsResult(tools=self._described)
 
     def _description(self, tool: Tool) -> types.Tool:
-        reads = tool.access == "read" and tool.name != "stop"
+        reads = tool.access == "read" and not tool.writes
         return types.Tool(
             name=tool.name,
             description=tool.description(self.allowed),
@@ -181,7 +181,7 @@ class AgentTools:
         with self._room:
             report(-1, None, "")  # the call may have been cancelled while it waited
             if not tool.reports:
-                found = tool.call(request)
+                found = self.allowed.shown(tool.call(request))
             else:
                 found = tool.call(
                     request,
