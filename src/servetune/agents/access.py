@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
@@ -34,6 +34,9 @@ from servetune.api import (
 )
 from servetune.api.request import Field, checked, given
 from servetune.errors import InputError
+
+if TYPE_CHECKING:
+    from servetune.store.catalogue_rows import RunRow
 
 RequestT = TypeVar("RequestT", bound=Request)
 ResultT = TypeVar("ResultT")
@@ -66,6 +69,8 @@ ON_AWS = frozenset(
         *("secret_arn", "via_aws_job", "workgroup"),
     }
 )
+#: Statements of Athena that write nothing.
+_READS = re.compile(r"\s*(?:SELECT|WITH)\b", re.IGNORECASE)
 #: Depth of the folders below one that is read in which links are looked for.
 _DEPTH = 3
 #: What stands between words of a text.
@@ -137,6 +142,8 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
             value = field.value(request)
             if value in (None, (), ""):
                 continue
+            if isinstance(request, QueryRuns) and request.athena and field.name == "sql":
+                _require_select(value)
             if field.name in ADDRESSES:
                 for each in _each(value):
                     self._require_address(each)
@@ -180,16 +187,25 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
             Refused: It is of such a run.
         """
         if isinstance(found, RunList):
-            runs = tuple(each for each in found.runs if self._is_read(each.path))
+            runs = tuple(each for each in map(self._run, found.runs) if each is not None)
             return msgspec.structs.replace(found, runs=runs, known=len(runs))
         if isinstance(found, DeploymentList):
             rows = tuple(each for each in found.rows if self._is_read(each.folder))
             return msgspec.structs.replace(found, rows=rows, known=len(rows))
         if isinstance(found, RunDetails):
-            self._inside(Path(found.run.path), "run")
+            run = self._run(found.run)
+            if run is None:
+                self._inside(Path(found.run.path), "run")  # refuses it
             deployed = tuple(each for each in found.deployments if self._is_read(each.folder))
-            return msgspec.structs.replace(found, deployments=deployed)
+            return msgspec.structs.replace(found, run=run, deployments=deployed)
         return found
+
+    def _run(self, run: RunRow) -> RunRow | None:
+        """A run with those of its journal's places that may be read; `None` without any."""
+        places = [each for each in (run.path, *run.copies) if self._is_read(each)]
+        if not places:
+            return None
+        return msgspec.structs.replace(run, path=places[0], copies=tuple(places[1:]))
 
     def _is_read(self, path: str) -> bool:
         """Whether a file that the catalogue knows may be read."""
@@ -294,6 +310,15 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
             for word in {text, *_BETWEEN.split(text)}:
                 if _looks_like_path(word, whole=False):
                     self._inside(Path(word).expanduser().absolute(), name)
+
+
+def _require_select(sql: str) -> None:
+    """Refuse statements of Athena that may write; DuckDB's are refused where they are run."""
+    if not _READS.match(sql):
+        raise Refused(
+            "Athena answers an agent's SELECT alone",
+            hint="begin the statement with SELECT or WITH, without a comment before it",
+        )
 
 
 def _texts_in(value: Any) -> Iterator[str]:

@@ -1,12 +1,12 @@
 """Table of the tools: a name, a request of the API, its function and what it needs.
 
-A verb of the API becomes a tool by a row. A row whose request the API does not have is left out.
+A verb of the API becomes a tool by a row.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -34,7 +34,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Name of the tool.
-        ask: Type of the request: a name of the API, or `module:name`.
+        ask: Type of the request: a name of the API.
         function: Function of the request, likewise.
         about: Purpose as a sentence.
         access: Permission that it needs: `launch` to start a run, `aws` to use AWS.
@@ -61,11 +61,6 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     writes: bool = False
     starts: str = ""
     result: str = ""
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the API has the request and the function."""
-        return _found(self.ask) is not None and _found(self.function) is not None
 
     @property
     def kind(self) -> type[api.Request]:
@@ -98,7 +93,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     def input_schema(self, allowed: Permissions) -> JsonObject:
         """JSON schema of the arguments; what is not allowed here is not offered."""
-        made = api.schema(self.kind)
+        made = _schema_of(self.kind)
         gone = {*self.fixed, *self.left_out}
         gone |= set() if allowed.commands else set(EXECUTING)
         gone |= set() if allowed.aws else ON_AWS
@@ -173,10 +168,14 @@ def _brief(schema: JsonObject) -> JsonObject:
     return found
 
 
+@cache
+def _schema_of(kind: type[api.Request]) -> JsonObject:
+    return api.schema(kind)
+
+
 def _found(name: str) -> Any:
-    """What a row names; `None` where it is not there."""
-    module, _, member = name.rpartition(":")
-    return getattr(importlib.import_module(module) if module else api, member, None)
+    """What a row names of the API."""
+    return getattr(api, name)
 
 
 _GPU = {"model": "Qwen/Qwen3-4B", "gpu": "L4", "num_gpus": 4}
@@ -416,5 +415,5 @@ TOOLS: tuple[Tool, ...] = (
 
 
 def tools_here() -> dict[str, Tool]:
-    """Tools whose requests the API has, by name."""
-    return {tool.name: tool for tool in TOOLS if tool.is_here}
+    """Tools by name."""
+    return {tool.name: tool for tool in TOOLS}
