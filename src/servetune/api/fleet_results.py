@@ -59,7 +59,7 @@ class FleetLevel(msgspec.Struct, frozen=True, kw_only=True):
         rate_per_s: Requests per second.
         fleet: Instances, on demand.
         one_type: The cheapest fleet of one type of instance; `None` where `fleet` has one.
-        slow: Those of its types that hold the limits at the slow end of their intervals; `None`
+        slow: Instances of its types that hold the limits at the slow end of their intervals; `None`
             where none does, or nothing is known of it.
         reserved_usd_per_hour: Price with every instance reserved; `None` without a discount.
         scaling: Scaling of each type.
