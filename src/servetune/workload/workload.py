@@ -86,8 +86,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         sampling: Way in which tokens are chosen, for predictions: `greedy`, or drawn from the
             likeliest alone (top-k, top-p), as requests say (`filtered`) or as the checkpoint does
             where the server reads it (`checkpoint`).
-        penalties: Process that makes tokens that were there before less likely, for predictions: nobody, the
-            requests, or the checkpoint where the server reads it.
+        penalties: Source of the wish that tokens which were there before be less likely, for
+            predictions: nobody, the requests, or the checkpoint where the server reads it.
     """
 
     name: str = "random"

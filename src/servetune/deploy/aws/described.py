@@ -8,8 +8,8 @@ import msgspec
 
 from servetune.deploy.aws.client import AwsClient
 from servetune.deploy.aws.hosted_container import Hosted, hosted, hosted_plan
+from servetune.deploy.aws.orphans import usd_per_hour
 from servetune.deploy.aws.resources import describe
-from servetune.deploy.aws.update import running
 from servetune.errors import ServetuneError
 from servetune.json_value import JsonObject
 from servetune.plan.plan import Plan
@@ -54,7 +54,10 @@ async def described(
     bases, adapters = await _components(aws, endpoint)
     container = await hosted(aws, endpoint, bases[0] if bases else "")
     plan = _plan(container)
-    cost = await running(endpoint, aws, prices)
+    variants = settings.get("ProductionVariants", [])
+    cost_usd = (
+        usd_per_hour(variants, answer.get("ProductionVariants", []), prices) if variants else None
+    )
     model = plan.model if plan else ""
     count = variant.get("InitialInstanceCount")
     return DescribedEndpoint(
@@ -64,8 +67,8 @@ async def described(
             plan=plan.label if plan else "",
             machine=f"{count or ''}x {' or '.join(types)}" if types else "",
             images=(container.image,) if container else (),
-            usd_per_hour=cost.usd_per_hour if cost else None,
-            price_source="catalogue" if cost and cost.usd_per_hour is not None else "",
+            usd_per_hour=cost_usd,
+            price_source="catalogue" if cost_usd is not None else "",
             adapters=tuple(msgspec.structs.replace(each, base=model) for each in adapters),
         ),
         container=container,
