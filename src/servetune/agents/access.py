@@ -173,7 +173,7 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
         if self.aws:
             return
         for field in given(request):
-            on_s3 = any(text.startswith("s3://") for text in _texts_of(field.value(request)))
+            on_s3 = any(text.lower().startswith("s3:") for text in _texts_of(field.value(request)))
             if field.name in ON_AWS or on_s3:
                 raise Refused(
                     f"{field.name} uses AWS, which this server does not allow",
