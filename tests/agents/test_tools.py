@@ -1,6 +1,7 @@
 """Tools made of the API's requests: schemas, results, and what each may do."""
 
 import json
+import re
 import shutil
 import sys
 
@@ -9,9 +10,19 @@ import pytest
 from agent_processes import QUICK, processes_started
 
 import servetune as st
-from servetune.agents.access import NAMED_FILES, ROUTES, WRITTEN, Permissions, _is_path
-from servetune.agents.tools import TOOLS, tools_here
+from servetune.agents.access import (
+    NAMED_FILES,
+    PLACES,
+    ROUTES,
+    WRITTEN,
+    Permissions,
+    Refused,
+    _is_path,
+)
+from servetune.agents.server import AgentTools
+from servetune.agents.tools import tools_here
 from servetune.agents.untrusted import MARK
+from servetune.api.request import checked
 
 EVERYTHING = {"launch": True, "aws": True, "commands": True}
 
@@ -41,22 +52,26 @@ def test_every_tool_takes_its_example_and_refuses_nonsense(tmp_path):
 def test_the_tools_that_were_asked_for_are_there():
     asked = {
         *("workloads_list", "workloads_show", "estimate", "sweep", "simulate", "tune", "follow"),
-        *("stop", "trials", "recommend", "explain"),
+        *("stop", "trials", "recommend", "explain", "fleet", "compare", "workloads_validate"),
+        *("workloads_sample", "workloads_fit", "runs_list", "runs_show", "runs_deployments"),
+        *("runs_sql", "runs_export"),
     }
     assert asked <= set(tools_here())
-    assert {"size_fleet", "compare"} <= {tool.name for tool in TOOLS}  # once the API has them
 
 
 def test_every_text_that_may_name_a_file_is_known():
     """A new option whose value is a file must be said to be one, or an agent could name any."""
     for tool in tools_here().values():
         for field in st.fields_of(tool.kind):
-            words = (field.option.metavar or "").replace("|", " ").split()
-            if not _is_path(field) and {"FILE", "FOLDER", "DIR", "PATH", "BUNDLE"} & set(words):
-                known = NAMED_FILES | ROUTES | set(st.api.executing.EXECUTING) | {"job_folder"}
+            words = re.findall(r"[A-Z]+", field.option.metavar or "")
+            files = {"FILE", "FOLDER", "DIR", "PATH", "BUNDLE", "SOURCE", "RUN", "LOG", "BASE"}
+            if not _is_path(field) and files & set(words):
+                known = NAMED_FILES | PLACES | ROUTES | {"job_folder"}
+                known |= set(st.api.executing.EXECUTING)
                 assert field.name in known, (tool.name, field.name)
             if _is_path(field) and any(
-                word in field.description.lower() for word in ("to write", "exported to")
+                word in field.description.lower()
+                for word in ("to write", "exported to", "file of the")
             ):
                 assert field.name in WRITTEN, (tool.name, field.name)
 
@@ -180,16 +195,132 @@ async def test_a_started_run_is_followed_and_stopped_and_keeps_what_it_has(agent
         ({"job": "slurm"}, "does not take job"),
     ],
 )
-async def test_what_is_not_allowed_is_refused_with_the_flag_and_starts_nothing(
-    agent, arguments, flag
-):
-    with processes_started() as started:
-        async with agent(launch=True) as client:
-            result = await call(client, "tune", **{**QUICK, **arguments})
-    assert result.is_error
-    assert flag in said(result)
+def test_what_is_not_allowed_is_refused_with_the_flag_and_starts_nothing(agent, arguments, flag):
+    tools = AgentTools(Permissions(folder=agent.folder, launch=True))
+    with processes_started() as started, pytest.raises(Refused) as refused:
+        tools.answer("tune", {**QUICK, **arguments})
+    assert flag in f"{refused.value.message} {refused.value.hint}"
     assert started == []
     assert list(agent.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "flag"),
+    [
+        ("compare", {"base": "../base", "new": "n.jsonl"}, "--allow-read"),
+        ("compare", {"base": "a.jsonl,/etc/passwd", "new": "n.jsonl"}, "--allow-read"),
+        ("compare", {"base": "*/../../outside.jsonl", "new": "n.jsonl"}, "--allow-read"),
+        ("compare", {"base": "a", "new": "b", "junit": "../j.xml"}, "--allow-write"),
+        ("compare", {"base": "a", "new": "b", "markdown": "/tmp/m.md"}, "--allow-write"),
+        ("fleet", {"day": "../day.csv", "model": "m"}, "--allow-read"),
+        ("fleet", {"source": ["/etc/passwd"], "rate": "1"}, "--allow-read"),
+        ("runs_sql", {"sql": "SELECT 1", "sources": ["../x.jsonl"]}, "--allow-read"),
+        ("runs_sql", {"sql": "SELECT 1", "sources": ["s3://bucket/x"]}, "--allow-aws"),
+        ("runs_sql", {"sql": "SELECT 1", "athena": True}, "--allow-aws"),
+        ("runs_sql", {"sql": "SELECT 1", "out": "../a.csv"}, "--allow-write"),
+        ("runs_export", {"sources": ["../x.jsonl"], "to": "out"}, "--allow-read"),
+        ("runs_export", {"sources": ["x.jsonl"], "to": "/tmp/out"}, "--allow-write"),
+        ("runs_export", {"sources": ["x.jsonl"], "to": "s3://bucket/x"}, "--allow-aws"),
+        ("runs_export", {"sources": ["x.jsonl"], "to": "s3:bucket"}, "--allow-aws"),
+        ("runs_export", {"sources": ["x"], "to": "out", "glue": "db"}, "--allow-aws"),
+        ("workloads_fit", {"log": "/etc/passwd", "out": "w.toml"}, "--allow-read"),
+        ("workloads_fit", {"log": "log.jsonl", "out": "../w.toml"}, "--allow-write"),
+        ("workloads_show", {"name": "leads-out.toml"}, "--allow-read"),
+        ("workloads_sample", {"name": "../w.toml"}, "--allow-read"),
+        ("workloads_validate", {"file": "/etc/passwd"}, "--allow-read"),
+        ("bench", {"urls": ["http://10.0.0.5:8000"]}, "--allow-url"),
+        ("bench", {"urls": ["http://127.0.0.1:80", "http://x.example"]}, "--allow-url"),
+        ("tune", {"model": "m", "engine": "external", "url": "http://x.example"}, "--allow-url"),
+    ],
+)
+def test_further_tools_stay_in_their_folders_and_on_this_machine(agent, tool, arguments, flag):
+    (agent.folder / "leads-out.toml").write_text('[[part]]\ntrace = "../outside.jsonl"\n', "utf-8")
+    (agent.folder / "below").mkdir()
+    (agent.folder.parent / "outside.jsonl").write_text("{}\n", "utf-8")
+    tools = AgentTools(Permissions(folder=agent.folder, launch=True))
+    with pytest.raises(Refused) as refused:
+        tools.answer(tool, arguments)
+    assert flag in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("url", "allowed"),
+    [
+        ("http://localhost:8000", True),
+        ("127.0.0.1:8000/v1", True),
+        ("http://[::1]:8000", True),
+        ("http://10.0.0.5:8000/tenant", True),
+        ("http://10.0.0.5:8000/tenant/v1", True),
+        ("http://10.0.0.5:8000/tenant/../other", False),
+        ("http://10.0.0.5:8000/tenants", False),
+        ("http://10.0.0.5:80001/tenant", False),
+        ("https://10.0.0.5:8000/tenant", False),
+        ("http://10.0.0.5:8000@x.example/tenant", False),
+        ("http://localhost.x.example", False),
+        ("http://127.0.0.1.x.example", False),
+        ("http://", False),
+    ],
+)
+def test_load_goes_to_this_machine_and_below_the_addresses_that_are_allowed(tmp_path, url, allowed):
+    ask = checked(st.Bench, {"urls": [url]})
+    permissions = Permissions(folder=tmp_path, urls=("http://10.0.0.5:8000/tenant",))
+    if allowed:
+        assert permissions.admitted(ask) == ask
+    else:
+        with pytest.raises(Refused):
+            permissions.admitted(ask)
+
+
+def test_athena_answers_what_reads_alone(tmp_path):
+    permissions = Permissions(folder=tmp_path, aws=True)
+    ask = st.QueryRuns(sql=" with a as (select 1) select * from a", athena=True)
+    assert permissions.admitted(ask).sql == ask.sql
+    for sql in ("DROP TABLE results", "/* SELECT */ INSERT INTO results VALUES (1)"):
+        with pytest.raises(Refused):
+            permissions.admitted(st.QueryRuns(sql=sql, athena=True))
+
+
+async def test_merged_verbs_answer_about_the_folder_alone(agent, journal, tmp_path):
+    shutil.copy(journal, agent.folder / "tune.jsonl")
+    other = json.loads(journal.read_text("utf-8").splitlines()[0])
+    other["provenance"]["started_at"] = "2026-11-24T00:00:00.000+00:00"
+    (agent.folder / "other.jsonl").write_text(json.dumps(other) + "\n", "utf-8")
+    st.rebuild_runs([agent.folder, journal.parent])
+    async with agent() as client:
+        runs = await call(client, "runs_list")
+        shown = await call(client, "runs_show", run=str(agent.folder / "tune.jsonl"))
+        sql = await call(client, "runs_sql", sql="SELECT count(*) / 1 AS trials FROM results")
+        file = await call(client, "runs_sql", sql="SELECT * FROM read_csv('/etc/passwd')")
+        compared = await call(client, "compare", base="tune.jsonl", new="other.jsonl")
+        parquet = await call(
+            client, "runs_export", sources=["tune.jsonl"], to="parquet", simulated=True
+        )
+    assert not any(each.is_error for each in (runs, shown, sql, compared, parquet)), said(shown)
+    paths = {row["path"][MARK] for row in runs.structured_content["result"]["runs"]}
+    assert paths
+    assert all(path.startswith(str(agent.folder)) for path in paths)
+    assert sql.structured_content["result"]["rows"] == [[5.0]]
+    assert file.is_error
+    assert list(agent.folder.glob("parquet/*/*/*/*.parquet"))
+    assert "configurations" in compared.structured_content["result"]
+
+
+async def test_a_log_of_requests_is_learnt_without_its_text(agent):
+    def line(number):
+        words = "PRIVATE " * (3 + number % 5)
+        ask = {"messages": [{"role": "user", "content": words}]}
+        answer = {"choices": [{"message": {"content": words}}]}
+        return json.dumps({"timestamp": number, "request": ask, "response": answer})
+
+    log = "".join(f"{line(number)}\n" for number in range(60))
+    (agent.folder / "log.jsonl").write_text(f"{log}PRIVATE words that are no JSON\n", "utf-8")
+    async with agent() as client:
+        result = await call(client, "workloads_fit", log="log.jsonl", out="mine.toml")
+        fitted = await call(client, "workloads_show", name="mine.toml")
+    assert result.structured_content["result"]["unreadable"] == 1
+    assert "PRIVATE" not in json.dumps(result.structured_content) + said(result)
+    assert "PRIVATE" not in (agent.folder / "mine.toml").read_text("utf-8")
+    assert fitted.structured_content["result"]["row"]["name"][MARK] == "mine"
 
 
 async def test_links_lead_nowhere_and_further_folders_are_read(agent, journal, tmp_path):

@@ -20,6 +20,7 @@ from servetune.errors import InputError
 ESTIMATE = {"model": "Qwen/Qwen3-4B", "gpu": "L4", "concurrency": 8}
 
 
+@pytest.mark.slow
 async def test_over_stdio_nothing_but_the_protocol_is_on_standard_output(tmp_path):
     """The command itself, in which the API prints in every way that there is."""
     noisy = textwrap.dedent(

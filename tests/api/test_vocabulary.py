@@ -53,6 +53,7 @@ OTHER_DEFAULTS = {
     "output_tokens": "bench has LLMPerf's lengths, tune and predictions llm-optimizer's",
     "port": "trials take a free port, a service the usual one",
     "price_per_hour_usd": "a price comes with an instance, a record or the catalogue",
+    "rate": "a sample of a workload comes as that does",
     "requests": "bench is a quick look, a trial needs a 99th percentile; both help texts say so",
     "role_arn": "an endpoint is made with the role of its bundle, which may leave it open",
     "run": "a deployment that is registered has the run of its bundle",
@@ -61,6 +62,7 @@ OTHER_DEFAULTS = {
     "slo": "tune's goodput is only of limits that are given, as in llm-optimizer",
     "target": "see OTHER_TYPES",
     "trial": "a load test finds its trial by its load, a registration by the bundle",
+    "tokenizer": "a load's model has one; a workload alone names no model",
     "tolerance": "repeated runs show their noise themselves",
     "tensor_parallel": "an estimate compares splits, a simulation has one",
 }
@@ -76,6 +78,7 @@ BENCH_ALONE = {
     "against": "a study is compared by --compare",
     "trial": "of --against",
     "copies": "of --against",
+    "machines": "of --against",
     "tolerance": "of --against",
     "engine_log": "of --against",
     "compat": "a journal's figures have one definition",

@@ -8,6 +8,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from functools import cached_property
 from typing import Any, TypeVar
 
 import anyio
@@ -84,7 +85,6 @@ class AgentTools:
     def __init__(self, allowed: Permissions, most_runs: int = 1) -> None:
         self.allowed = allowed
         self._tools = tools_here()
-        self._described = [self._description(each) for each in self._tools.values()]
         self._runs = Runs(allowed.folder, most_runs)
         self._room = threading.BoundedSemaphore(MOST_AT_ONCE)
 
@@ -104,8 +104,12 @@ class AgentTools:
     ) -> types.ListToolsResult:
         return types.ListToolsResult(tools=self._described)
 
+    @cached_property
+    def _described(self) -> list[types.Tool]:
+        return [self._description(each) for each in self._tools.values()]
+
     def _description(self, tool: Tool) -> types.Tool:
-        reads = tool.access == "read" and tool.name != "stop"
+        reads = tool.access == "read" and not tool.writes
         return types.Tool(
             name=tool.name,
             description=tool.description(self.allowed),
@@ -134,7 +138,7 @@ class AgentTools:
             anyio.from_thread.run(context.session.report_progress, done, total, words)
 
         def work() -> Answer:
-            return self._answer(params.name, dict(params.arguments or {}), report)
+            return self.answer(params.name, dict(params.arguments or {}), report)
 
         try:
             answer = await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
@@ -150,8 +154,18 @@ class AgentTools:
             return _failed(error, f"servetune failed: {type(error).__name__}: {error}", "")
         return _succeeded(answer, notes)
 
-    def _answer(self, name: str, arguments: dict[str, Any], report: Report) -> Answer:
-        """Answer of a call, in a thread of its own.
+    def answer(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        report: Report = lambda _done, _total, _words: None,
+    ) -> Answer:
+        """Answer of a call, which may take long.
+
+        Args:
+            name: Name of the tool.
+            arguments: Arguments of the call.
+            report: Function for progress; what it raises ends the call.
 
         Raises:
             ServetuneError: It cannot be answered, or is not allowed.
@@ -181,7 +195,7 @@ class AgentTools:
         with self._room:
             report(-1, None, "")  # the call may have been cancelled while it waited
             if not tool.reports:
-                found = tool.call(request)
+                found = self.allowed.shown(tool.call(request))
             else:
                 found = tool.call(
                     request,

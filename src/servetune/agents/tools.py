@@ -1,12 +1,12 @@
 """Table of the tools: a name, a request of the API, its function and what it needs.
 
-A verb of the API becomes a tool by a row. A row whose request the API does not have is left out.
+A verb of the API becomes a tool by a row.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -34,7 +34,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Name of the tool.
-        ask: Type of the request: a name of the API, or `module:name`.
+        ask: Type of the request: a name of the API.
         function: Function of the request, likewise.
         about: Purpose as a sentence.
         access: Permission that it needs: `launch` to start a run, `aws` to use AWS.
@@ -43,6 +43,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         left_out: Fields that are not offered.
         outside: Whether results hold text from files or servers.
         reports: Whether the function takes `on_progress`.
+        writes: Whether it writes or changes files each time.
         starts: Field of the run's files, where the tool starts a run; empty otherwise.
         result: Type of the result as JSON, where it is one of the API.
     """
@@ -57,13 +58,9 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     left_out: tuple[str, ...] = ()
     outside: bool = True
     reports: bool = False
+    writes: bool = False
     starts: str = ""
     result: str = ""
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the API has the request and the function."""
-        return _found(self.ask) is not None and _found(self.function) is not None
 
     @property
     def kind(self) -> type[api.Request]:
@@ -96,7 +93,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     def input_schema(self, allowed: Permissions) -> JsonObject:
         """JSON schema of the arguments; what is not allowed here is not offered."""
-        made = api.schema(self.kind)
+        made = _schema_of(self.kind)
         gone = {*self.fixed, *self.left_out}
         gone |= set() if allowed.commands else set(EXECUTING)
         gone |= set() if allowed.aws else ON_AWS
@@ -171,10 +168,14 @@ def _brief(schema: JsonObject) -> JsonObject:
     return found
 
 
+@cache
+def _schema_of(kind: type[api.Request]) -> JsonObject:
+    return api.schema(kind)
+
+
 def _found(name: str) -> Any:
-    """What a row names; `None` where it is not there."""
-    module, _, member = name.rpartition(":")
-    return getattr(importlib.import_module(module) if module else api, member, None)
+    """What a row names of the API."""
+    return getattr(api, name)
 
 
 _GPU = {"model": "Qwen/Qwen3-4B", "gpu": "L4", "num_gpus": 4}
@@ -184,18 +185,42 @@ _NOT_IN_RUNS = ("job", "job_image", "job_folder", "cluster")
 TOOLS: tuple[Tool, ...] = (
     Tool(
         name="workloads_list",
-        ask="servetune.agents.presets:ListPresets",
-        function="servetune.agents.presets:list_presets",
-        about="Lists the workloads that come with servetune, for the field workload.",
-        outside=False,
+        ask="Workloads",
+        function="list_workloads",
+        about="Lists the workloads that can be asked by name, for the field workload.",
+        result="Catalogue",
     ),
     Tool(
         name="workloads_show",
-        ask="servetune.agents.presets:ShowPreset",
-        function="servetune.agents.presets:show_preset",
-        about="Shows a workload: its requests, lengths and arrivals.",
+        ask="WorkloadsShow",
+        function="show_workload",
+        about="Shows a workload: its requests, lengths and arrivals, and what each setting means.",
         example={"name": "rag_document_qa"},
-        outside=False,
+        result="WorkloadDescription",
+    ),
+    Tool(
+        name="workloads_validate",
+        ask="WorkloadsValidate",
+        function="validate_workload",
+        about="Checks a workload's file: every error with its line and what to do.",
+        example={"file": "mine.toml"},
+        result="WorkloadCheck",
+    ),
+    Tool(
+        name="workloads_sample",
+        ask="WorkloadsSample",
+        function="sample_workload",
+        about="Shows requests of a workload as they would be sent; with out it writes a trace.",
+        example={"name": "rag_document_qa", "requests": 3},
+    ),
+    Tool(
+        name="workloads_fit",
+        ask="WorkloadsFit",
+        function="fit_log",
+        about="Learns a workload from a log of requests and writes its file; neither the file nor "
+        "the result has text of the log.",
+        example={"log": "requests.jsonl", "out": "mine.toml"},
+        writes=True,
     ),
     Tool(
         name="estimate",
@@ -228,10 +253,19 @@ TOOLS: tuple[Tool, ...] = (
         reports=True,
     ),
     Tool(
-        name="size_fleet",
+        name="fleet",
         ask="Fleet",
-        function="size_fleet",
-        about="Sizes a fleet: how many copies of which machine meet a traffic at the least cost.",
+        function="fleet",
+        about="Sizes a fleet: how many copies of which instance hold the limits at a rate or "
+        "through a day, at the least cost, by trials or by prediction. Nothing is run or bought.",
+        example={
+            "model": "Qwen/Qwen3-4B",
+            "rate": "5",
+            "constraints": "e2e_latency:p99<=5s",
+            "instance": "ml.g6.xlarge",
+            "input_tokens": 300,
+            "output_tokens": 100,
+        },
     ),
     Tool(
         name="tune",
@@ -255,7 +289,8 @@ TOOLS: tuple[Tool, ...] = (
         name="bench",
         ask="Bench",
         function="bench",
-        about="Starts a load test of a server that runs already, as a process of its own.",
+        about="Starts a load test of a server that runs already, as a process of its own; of this "
+        "machine, or where the server allows it.",
         access="launch",
         example={"urls": ["http://127.0.0.1:8000"], "concurrency": [8], "requests": 100},
         left_out=("cluster", "quiet", "only_status", "force"),
@@ -277,6 +312,7 @@ TOOLS: tuple[Tool, ...] = (
         about="Stops a run in progress; trials that have ended are kept, and tune with resume "
         "goes on.",
         example={"source": "tune.jsonl"},
+        writes=True,
         result="RunProgress",
     ),
     Tool(
@@ -306,7 +342,50 @@ TOOLS: tuple[Tool, ...] = (
         name="compare",
         ask="Compare",
         function="compare",
-        about="Compares two runs trial by trial: better, worse, or cannot tell.",
+        about="Compares two sides of finished runs, metric by metric: better, worse, or cannot "
+        "tell; with fail_on it says whether the new side fails.",
+        example={"base": "base.jsonl", "new": "new.jsonl", "fail_on": "ttft:p99>+10%"},
+    ),
+    Tool(
+        name="runs_list",
+        ask="ListRuns",
+        function="list_runs",
+        about="Lists earlier runs of this machine whose journals this server may read.",
+        example={"model": "qwen", "since": "7d"},
+        result="RunList",
+    ),
+    Tool(
+        name="runs_show",
+        ask="ShowRun",
+        function="show_run",
+        about="Shows a run: its pick, its trials and what was deployed from it.",
+        example={"run": "3f2a"},
+    ),
+    Tool(
+        name="runs_deployments",
+        ask="ListDeployments",
+        function="list_deployments",
+        about="Lists deployments of this machine whose bundles this server may read: what was "
+        "deployed where, from which trial, and what it did since.",
+        example={"base": "qwen"},
+        result="DeploymentList",
+    ),
+    Tool(
+        name="runs_sql",
+        ask="QueryRuns",
+        function="query_runs",
+        about="Answers a SELECT over trials: the table results has a row per trial of the sources "
+        "(the server's folder by default), the table requests their requests.",
+        example={"sql": "SELECT model_name, kind, count(*) FROM results GROUP BY ALL"},
+    ),
+    Tool(
+        name="runs_export",
+        ask="ExportRuns",
+        function="export_runs",
+        about="Writes trials as Parquet files with Hive partitions into a folder, with --allow-aws "
+        "also to S3; a second export changes nothing.",
+        example={"sources": ["tune.jsonl"], "to": "parquet", "simulated": True},
+        writes=True,
     ),
     Tool(
         name="deploy_apply",
@@ -336,5 +415,5 @@ TOOLS: tuple[Tool, ...] = (
 
 
 def tools_here() -> dict[str, Tool]:
-    """Tools whose requests the API has, by name."""
-    return {tool.name: tool for tool in TOOLS if tool.is_here}
+    """Tools by name."""
+    return {tool.name: tool for tool in TOOLS}

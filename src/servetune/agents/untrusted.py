@@ -52,7 +52,8 @@ def marked(value: Any, member: str = "") -> Any:
     match value:
         case str():
             form = _OWN_WORD if member in _OWN_MEMBERS else _PATH if member in _PATHS else None
-            return value if form and form.fullmatch(value) else {MARK: cleaned(value)}
+            own_word = not value or (form and form.fullmatch(value))
+            return value if own_word else {MARK: cleaned(value)}
         case Mapping():
             return {_plain_key(name): marked(each, str(name)) for name, each in value.items()}
         case list() | tuple():

@@ -43,9 +43,19 @@ class Mcp(Request, frozen=True, kw_only=True):
     allow_launch: Annotated[
         bool,
         option(
-            "Permission to start runs: engines on this machine, load on servers.", group="Access"
+            "Permission to start runs: engines and load on this machine.",
+            group="Access",
         ),
     ] = False
+    allow_url: Annotated[
+        tuple[str, ...],
+        option(
+            "Address, or the begin of addresses, to which runs may send load besides those of "
+            "this machine; repeatable.",
+            metavar="PREFIX",
+            group="Access",
+        ),
+    ] = ()
     allow_aws: Annotated[
         bool, option("Permission to use AWS, which costs money.", group="Access")
     ] = False

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, TypeVar, cast, get_type_hints
 import msgspec
 from msgspec import inspect
 
+from servetune.decoding import ready
 from servetune.errors import InputError, UnknownName
 from servetune.json_value import plain
 from servetune.option import Member, Option
@@ -208,7 +209,7 @@ def checked(kind: type[RequestT], values: Mapping[str, Any]) -> RequestT:
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{name} is {value}, which is no number", hint="give a finite one")
     try:
-        return msgspec.convert(_nested(fields, values), kind, dec_hook=_decoded)
+        return msgspec.convert(_nested(fields, values), ready(kind), dec_hook=_decoded)
     except msgspec.ValidationError as error:
         raise _refusal(kind, str(error)) from None
 

@@ -80,7 +80,9 @@ class ListRuns(Request, frozen=True, kw_only=True):
     ] = ()
     since: Annotated[
         str | None,
-        option("Date of the earliest start, or an age such as 12h, 7d or 4w.", metavar="WHEN"),
+        option(
+            "Time of the earliest start: a date, or an age such as 12h, 7d or 4w.", metavar="WHEN"
+        ),
     ] = None
 
 

@@ -11,6 +11,7 @@ from functools import cache
 import msgspec
 
 from servetune.bundled import bundled
+from servetune.decoding import ready
 from servetune.deploy.launchers import deployable_engines, shipping_of
 from servetune.engines import engine
 from servetune.engines.command_line import CommandLineEngine
@@ -95,7 +96,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def families() -> tuple[Family, ...]:
     """All families, in the order of the table."""
     return msgspec.convert(
-        bundled("deploy", "data/accelerators.toml")["family"], tuple[Family, ...]
+        bundled("deploy", "data/accelerators.toml")["family"], ready(tuple[Family, ...])
     )
 
 

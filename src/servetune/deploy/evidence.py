@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.engines import DEFAULT_ENGINE
 from servetune.json_value import JsonObject
 from servetune.secret import redacted
@@ -60,7 +61,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     def public(self) -> Evidence:
         """The evidence as JSON can hold it, without credentials that a command line had."""
         plain = json.loads(msgspec.json.encode(self))  # non-finite numbers become null
-        return msgspec.convert(redacted(plain), Evidence)
+        return msgspec.convert(redacted(plain), ready(Evidence))
 
     def throughput_at(self, requests_per_copy: float) -> float | None:
         """Output tokens per second of one copy with so many requests in flight.

@@ -10,6 +10,7 @@ from importlib import resources
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.deploy.accelerators import families
 from servetune.deploy.containers import CONTAINERS
 from servetune.engines.container import Image
@@ -26,7 +27,7 @@ def images(container: str) -> tuple[Image, ...]:
     rows = _table("images.toml").get(container)
     if not isinstance(rows, list):
         raise UnknownName("container", container, _containers())
-    known = msgspec.convert(rows, tuple[Image, ...])
+    known = msgspec.convert(rows, ready(tuple[Image, ...]))
     return tuple(sorted(known, key=lambda image: version_key(image.engine_version or "0")))
 
 

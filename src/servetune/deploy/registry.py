@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.deploy.bundle import MARKER, PLAN_FILE
 from servetune.deploy.cost import cost_of
 from servetune.deploy.deployment import (
@@ -87,7 +88,9 @@ def _read(folder: Path) -> RegisteredBundle:
 
 def _config(about: dict[str, Any], trial: TrialRecord | None) -> DeployedConfig:
     evidence = about.get("evidence") or {}
-    plan = msgspec.convert(about["plan"], Plan) if isinstance(about.get("plan"), dict) else None
+    plan = (
+        msgspec.convert(about["plan"], ready(Plan)) if isinstance(about.get("plan"), dict) else None
+    )
     return DeployedConfig(
         model=plan.model if plan else str(about.get("served_model", "")),
         engine=plan.engine if plan else "",

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.engines.tables import engine_table
 from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape
@@ -288,4 +289,4 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
 
 def behaviour_of(engine: str) -> Behaviour:
     """Behaviour of an engine by `behaviour.toml` in its folder."""
-    return msgspec.convert(engine_table(engine, "behaviour.toml"), Behaviour)
+    return msgspec.convert(engine_table(engine, "behaviour.toml"), ready(Behaviour))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from servetune.bundled import bundled
+from servetune.decoding import ready
 from servetune.secret import beginning
 
 
@@ -65,7 +66,7 @@ def plain_log(text: str) -> str:
 @functools.cache
 def _common_symptoms() -> list[Symptom]:
     """Symptoms that any server may show, whichever engine it is."""
-    return msgspec.convert(bundled("engines", "log.toml")["symptom"], list[Symptom])
+    return msgspec.convert(bundled("engines", "log.toml")["symptom"], ready(list[Symptom]))
 
 
 def diagnose(

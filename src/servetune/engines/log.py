@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.engines.cause import Symptom, plain_log
 from servetune.engines.tables import engine_table
 from servetune.plan.plan import Setting
@@ -73,7 +74,7 @@ class LogTable(msgspec.Struct, frozen=True):
 
 @functools.cache
 def log_table(engine: str) -> LogTable:
-    return msgspec.convert(engine_table(engine, "log.toml"), LogTable)
+    return msgspec.convert(engine_table(engine, "log.toml"), ready(LogTable))
 
 
 def read_facts(log: str, facts: Sequence[Fact]) -> LogReading:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.engines.registry import ENGINES
 from servetune.engines.tables import engine_table
 
@@ -134,7 +135,7 @@ class Exposition(msgspec.Struct, frozen=True, kw_only=True):
 def exposition_of(name: str) -> Exposition | None:
     """Names of an engine, by `exposition.toml` in its folder; `None` where it has none."""
     table = engine_table(name, "exposition.toml")
-    return msgspec.convert(table, Exposition) if table else None
+    return msgspec.convert(table, ready(Exposition)) if table else None
 
 
 def metric_prefix(name: str) -> str:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.engines.tables import engine_table
 
 #: Arguments of a server's command line that say nothing of the plan, and their types.
@@ -95,14 +96,16 @@ class NativeRoutes(msgspec.Struct, frozen=True, kw_only=True):
 
 def native_routes_of(engine: str) -> NativeRoutes:
     """Routes of an engine besides OpenAI's, by `server.toml` in its folder."""
-    return msgspec.convert(engine_table(engine, "server.toml").get("native", {}), NativeRoutes)
+    return msgspec.convert(
+        engine_table(engine, "server.toml").get("native", {}), ready(NativeRoutes)
+    )
 
 
 def settings_report_of(engine: str) -> SettingsReport:
     """Places where an engine's servers tell their settings, by `server.toml` in its folder."""
-    return msgspec.convert(engine_table(engine, "server.toml")["report"], SettingsReport)
+    return msgspec.convert(engine_table(engine, "server.toml")["report"], ready(SettingsReport))
 
 
 def server_words_of(engine: str) -> ServerWords:
     """Arguments of an engine's servers, by `server.toml` in its folder."""
-    return msgspec.convert(engine_table(engine, "server.toml")["words"], ServerWords)
+    return msgspec.convert(engine_table(engine, "server.toml")["words"], ready(ServerWords))

@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.errors import InputError, nearest
 
 
@@ -69,7 +70,7 @@ _Row = TypeVar("_Row", bound=msgspec.Struct)
 def bundled(file: str, table: str, kind: type[_Row]) -> tuple[_Row, ...]:
     """Rows of a bundled file; tests validate its contents."""
     text = resources.files("servetune.hardware").joinpath(f"data/{file}").read_text("utf-8")
-    return msgspec.convert(tomllib.loads(text)[table], tuple[kind, ...])  # type: ignore[valid-type]
+    return msgspec.convert(tomllib.loads(text)[table], ready(tuple[kind, ...]))  # type: ignore[valid-type]
 
 
 def device_rows(text: str, where: str, links: tuple[str, ...]) -> tuple[DeviceRow, ...]:
@@ -116,7 +117,7 @@ def _device_row(
     table: object, text: str, where: str, index: int, links: tuple[str, ...]
 ) -> DeviceRow:
     try:
-        row = msgspec.convert(table, DeviceRow)
+        row = msgspec.convert(table, ready(DeviceRow))
     except msgspec.ValidationError as error:
         raise _wrong(text, where, index, *_reason(str(error))) from error
     for key, value in msgspec.structs.asdict(row).items():

@@ -29,6 +29,7 @@ from typing import Any
 import msgspec
 
 from servetune.bundled import bundled
+from servetune.decoding import ready
 from servetune.errors import InputError, UnknownName
 from servetune.json_value import JsonObject
 from servetune.models.config_keys import Config
@@ -120,7 +121,7 @@ def load_sampling(model: str | Path) -> CheckpointSampling | None:
     if path is None or not path.is_file():
         return None
     try:
-        return msgspec.convert(_read_json(path), CheckpointSampling)
+        return msgspec.convert(_read_json(path), ready(CheckpointSampling))
     except msgspec.ValidationError as error:
         raise InputError(
             f"'{path}' cannot be read: {error}", hint="fetch the model again"
@@ -151,7 +152,9 @@ def cached_snapshot(model: str) -> Path | None:
 @lru_cache(maxsize=1)
 def catalogue() -> Mapping[str, CatalogueModel]:
     """Bundled models by hub id, aliases of equal shape included."""
-    entries = msgspec.convert(bundled("models", "data/models.toml"), dict[str, CatalogueModel])
+    entries = msgspec.convert(
+        bundled("models", "data/models.toml"), ready(dict[str, CatalogueModel])
+    )
     everything = dict(entries)
     for entry in entries.values():
         everything.update(dict.fromkeys(entry.also, entry))

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.engines import DEFAULT_ENGINE, plan_from_settings
 from servetune.errors import InputError, StoreError, UnknownName
 from servetune.hardware import Node
@@ -226,7 +227,7 @@ def calibration_named(name: str) -> KeptCalibration:
         )
     raw: Any = read_json(path)
     try:
-        return msgspec.convert(raw, KeptCalibration)
+        return msgspec.convert(raw, ready(KeptCalibration))
     except msgspec.ValidationError as error:
         raise StoreError(f"{path} is not a calibration: {error}") from None
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 import servetune
+from servetune.decoding import ready
 from servetune.json_value import JsonObject
 from servetune.metrics import Constraint
 from servetune.report.comparison import (
@@ -383,8 +384,8 @@ def page_data(
         pareto=list(pareto),
         search=_search(search) if search else None,
         pairs=pairs,
-        timeline=msgspec.convert(timeline, Timeline) if timeline else None,
-        timelines=msgspec.convert(dict(timelines or {}), dict[str, Timeline]),
+        timeline=msgspec.convert(timeline, ready(Timeline)) if timeline else None,
+        timelines=msgspec.convert(dict(timelines or {}), ready(dict[str, Timeline])),
         references=[_reference(record) for record in comparison or () if record.status == "ok"],
         figures=_figures(records, on_page, constraints, comparison or (), chosen, names),
         live=live,
@@ -423,7 +424,7 @@ def short(value: _Struct) -> _Struct:
             return {name: rounded(each) for name, each in part.items()}
         return [rounded(each) for each in part] if isinstance(part, list | tuple) else part
 
-    return msgspec.convert(rounded(msgspec.to_builtins(value)), type(value))
+    return msgspec.convert(rounded(msgspec.to_builtins(value)), ready(type(value)))
 
 
 def _those_that_fit(
@@ -622,7 +623,7 @@ def _pair(pair: PredictionPair, *, own: bool) -> PagePair:
 
 
 def _rounded_error(error: QuantityError) -> QuantityError:
-    return msgspec.convert(_slim(msgspec.structs.asdict(error)), QuantityError)
+    return msgspec.convert(_slim(msgspec.structs.asdict(error)), ready(QuantityError))
 
 
 def _reference(record: TrialRecord) -> PageReference:

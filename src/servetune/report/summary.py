@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 import servetune
+from servetune.decoding import ready
 from servetune.errors import ServetuneError, StoreError
 from servetune.hardware import node
 from servetune.json_value import JsonObject
@@ -106,7 +107,7 @@ def search_in_summary(head: str, record_count: int | None = None) -> SearchSumma
     """
     before, trials, _ = head.partition(_RESULTS)
     try:
-        found = msgspec.json.decode(before.rstrip(",") + "}" if trials else head, type=_Head)
+        found = msgspec.json.decode(before.rstrip(",") + "}" if trials else head, type=ready(_Head))
     except msgspec.DecodeError:  # another tool's, or a search of a newer version
         return None
     stale = record_count is not None and found.metadata.get("total_tests") != record_count

@@ -20,6 +20,7 @@ from typing import Any, Self, cast
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.errors import InputError, StoreError
 from servetune.processes import ProcessMark
 from servetune.store.artifacts import Artifacts
@@ -407,14 +408,14 @@ class Catalogue:
     def deployments(self) -> list[DeploymentRow]:
         """All deployments, the last changed first."""
         found = self._db.execute("SELECT row FROM deployments ORDER BY changed_at DESC, rowid DESC")
-        return [msgspec.json.decode(row, type=DeploymentRow) for (row,) in found]
+        return [msgspec.json.decode(row, type=ready(DeploymentRow)) for (row,) in found]
 
     def deployment(self, identity: str) -> DeploymentRow | None:
         """The deployment of an identity; `None` without one."""
         for (row,) in self._db.execute(
             "SELECT row FROM deployments WHERE deployment = ?", (identity,)
         ):
-            return msgspec.json.decode(row, type=DeploymentRow)
+            return msgspec.json.decode(row, type=ready(DeploymentRow))
         return None
 
     def measurements(self, deployment: str = "") -> list[MeasurementRow]:
@@ -423,7 +424,7 @@ class Catalogue:
             "SELECT row FROM measurements WHERE deployment = ? OR ? = '' ORDER BY at",
             (deployment, deployment),
         )
-        return [msgspec.json.decode(row, type=MeasurementRow) for (row,) in found]
+        return [msgspec.json.decode(row, type=ready(MeasurementRow)) for (row,) in found]
 
     def called(self, name: str) -> list[RunRow]:
         """Runs that a name may mean: an identity or the begin of one, a tag, or a path."""
@@ -633,7 +634,9 @@ def _state(row: Mapping[str, Any]) -> RunState:
     """State of a run now, by what it told, its process and its files."""
     told, path = row["told"], Path(row["path"])
     if told == "running":
-        process = msgspec.json.decode(row["process"], type=ProcessMark) if row["process"] else None
+        process = (
+            msgspec.json.decode(row["process"], type=ready(ProcessMark)) if row["process"] else None
+        )
         lives = process.lives() if process else None
         if lives is None:
             lives = _written_lately(path)

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import msgspec
 import numpy as np
 
+from servetune.decoding import ready
 from servetune.engines import DEFAULT_ENGINE, ENGINES
 from servetune.errors import StoreError
 from servetune.json_value import JsonObject
@@ -572,7 +573,7 @@ def _decoded(path: Path, kind: type[T]) -> T:
         StoreError: It is not JSON, or lacks a member that inference-perf writes.
     """
     try:
-        return msgspec.convert(read_json(path), kind)
+        return msgspec.convert(read_json(path), ready(kind))
     except msgspec.ValidationError as error:
         reason = str(error).replace("`", "")
         raise StoreError(

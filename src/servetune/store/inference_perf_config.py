@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.errors import StoreError
 from servetune.json_value import JsonObject
 
@@ -180,7 +181,7 @@ def read_config(path: Path) -> tuple[Config, list[str]]:
         ) from None
     try:
         raw = yaml.safe_load(path.read_text("utf-8"))
-        config = msgspec.convert(raw, Config)
+        config = msgspec.convert(raw, ready(Config))
     except (OSError, ValueError, yaml.YAMLError) as error:  # msgspec's are ValueErrors
         reason = " ".join(str(error).replace("`", "").split())
         raise StoreError(

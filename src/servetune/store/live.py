@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.errors import SchemaTooNew, StoreError
 from servetune.processes import ProcessMark
 from servetune.store.artifacts import Artifacts, write_text
@@ -193,9 +194,9 @@ def _read(path: Path, kind: type[T]) -> T | None:
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from None
     try:
-        schema = msgspec.json.decode(raw, type=_Form).schema
+        schema = msgspec.json.decode(raw, type=ready(_Form)).schema
         if schema > LIVE_SCHEMA:
             raise SchemaTooNew(schema, LIVE_SCHEMA)
-        return msgspec.json.decode(raw, type=kind)
+        return msgspec.json.decode(raw, type=ready(kind))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreError(f"{path} cannot be read: {error}") from None

@@ -20,6 +20,7 @@ from typing import Literal
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.errors import StoreError
 from servetune.processes import ProcessMark
 from servetune.secret import redacted
@@ -387,7 +388,7 @@ _DECODER: msgspec.json.Decoder[AnyEntry] = msgspec.json.Decoder(AnyEntry)
 
 def _is_newer(line: bytes) -> bool:
     try:
-        return msgspec.json.decode(line, type=_Version).schema > REGISTER_SCHEMA
+        return msgspec.json.decode(line, type=ready(_Version)).schema > REGISTER_SCHEMA
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
 
@@ -428,7 +429,7 @@ def journal_identity(path: Path) -> JournalIdentity | None:
     if not first.endswith(b"\n"):
         return None
     try:
-        run = msgspec.json.decode(first, type=_Head).provenance.run or ""
+        run = msgspec.json.decode(first, type=ready(_Head)).provenance.run or ""
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return JournalIdentity(run=run, head=hashlib.sha256(first.rstrip()).hexdigest()[:12])

@@ -9,6 +9,7 @@ from typing import IO, Any, cast
 import msgspec
 import numpy as np
 
+from servetune.decoding import ready
 from servetune.errors import StoreError
 from servetune.metrics import Record
 from servetune.metrics.record import Outcome
@@ -130,7 +131,7 @@ def read_requests(path: Path) -> tuple[list[Record], list[float | None]]:
         StoreError: A line is none of a request.
     """
     records, admitted_s = [], []
-    decoder = msgspec.json.Decoder(RequestLine)
+    decoder = msgspec.json.Decoder(ready(RequestLine))
     with path.open("rb") as lines:
         for number, text in enumerate(lines, start=1):
             try:

@@ -21,6 +21,7 @@ from typing import Any, Generic, Literal, NoReturn, Self, TypeVar, overload
 import msgspec
 
 from servetune import __version__
+from servetune.decoding import ready
 from servetune.errors import SchemaTooNew, StoreError, UnknownName
 from servetune.json_value import JsonObject
 from servetune.metrics import Constraint, constraint_from_json
@@ -375,7 +376,7 @@ def _wrong_fields(kind: type[_JsonFields], members: JsonObject) -> Iterator[str]
                 yield name
         elif type(value) is not wanted:
             try:
-                msgspec.convert(value, wanted, strict=False)
+                msgspec.convert(value, ready(wanted), strict=False)
             except msgspec.ValidationError:
                 yield name
 
@@ -437,7 +438,7 @@ def record_from_json(raw: object, clean: Callable[[object], object] = redacted) 
     if isinstance(schema, int) and schema > SCHEMA:
         raise SchemaTooNew(schema, SCHEMA)
     try:
-        record = msgspec.convert(_checked(clean(raw)), TrialRecord, dec_hook=_object)
+        record = msgspec.convert(_checked(clean(raw)), ready(TrialRecord), dec_hook=_object)
     except msgspec.ValidationError as error:
         raise StoreError(f"not a trial record: {error}") from None
     if record.key:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.errors import InputError, UnknownName
 from servetune.json_value import JsonObject
 from servetune.workload.parts import Part
@@ -44,7 +45,7 @@ class Api(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 def _read() -> Mapping[str, Api]:
     text = resources.files("servetune.workload").joinpath("data/apis.toml").read_text("utf-8")
-    return MappingProxyType(msgspec.convert(tomllib.loads(text), dict[str, Api]))
+    return MappingProxyType(msgspec.convert(tomllib.loads(text), ready(dict[str, Api])))
 
 
 #: API by its name, as `--api` takes it.

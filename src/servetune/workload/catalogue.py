@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.errors import InputError, nearest
 from servetune.json_value import JsonMembers, JsonObject
 from servetune.workload.arrivals import arrivals_of, parse_arrivals
@@ -80,7 +81,7 @@ def entry(name: str | Path) -> Entry:
 
 def _published(table: JsonMembers, where: str) -> Published:
     try:
-        return msgspec.convert(table.get("published", {}), Published)
+        return msgspec.convert(table.get("published", {}), ready(Published))
     except msgspec.ValidationError as error:
         raise InputError(
             f"{where}: published: {error}",
@@ -239,7 +240,7 @@ class _Checker:
         yield from self._refused(read, "arrivals")
 
     def _converted(self, kind: type[msgspec.Struct], value: Any, name: str) -> Iterator[Problem]:
-        yield from self._refused(lambda: msgspec.convert(value, kind), name)
+        yield from self._refused(lambda: msgspec.convert(value, ready(kind)), name)
 
     def _refused(self, read: Callable[[], object], name: str) -> Iterator[Problem]:
         """Error with which a value is refused, at the key that it names."""

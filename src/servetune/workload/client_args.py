@@ -8,6 +8,7 @@ from typing import ClassVar, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.errors import InputError, UnknownName
 from servetune.json_value import JsonObject, JsonScalar
 from servetune.workload.laws import format_length, parse_law, shifted
@@ -212,7 +213,7 @@ def load_options(args: ClientArgs) -> LoadOptions:
     try:
         return msgspec.convert(
             {name: value for name, value in values.items() if value is not None},
-            LoadOptions,
+            ready(LoadOptions),
             strict=False,
         )
     except msgspec.ValidationError as error:

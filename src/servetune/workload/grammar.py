@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.errors import GrammarError, InputError, UnknownName, nearest
 from servetune.json_value import JsonMembers
 
@@ -96,7 +97,7 @@ def law_of(table: Mapping[str, object], kinds: Kinds[L], noun: str) -> L:
     if kind not in kinds:
         raise UnknownName(f"kind of {noun}", kind, kinds)
     try:
-        return msgspec.convert(dict(table), kinds[kind])
+        return msgspec.convert(dict(table), ready(kinds[kind]))
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, InputError):  # a law's own complaint, as msgspec wraps it
             raise error.__cause__ from None

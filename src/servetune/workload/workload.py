@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from servetune.decoding import ready
 from servetune.errors import InputError
 from servetune.json_value import JsonMembers, JsonObject
 from servetune.workload.arrivals import AllAtOnce, Arrivals, arrivals_of, parse_arrivals
@@ -380,7 +381,7 @@ def workload_of(table: JsonMembers, *, where: str = "the workload") -> Workload:
             members["arrivals"] = msgspec.to_builtins(parse_arrivals(members["arrivals"]))
         elif "arrivals" in members:
             members["arrivals"] = msgspec.to_builtins(arrivals_of(members["arrivals"]))
-        return msgspec.convert(members, Workload)
+        return msgspec.convert(members, ready(Workload))
     except msgspec.ValidationError as error:
         raise InputError(f"{where}: {error}", hint="see docs/guides/workloads.md") from None
     except InputError as error:  # a value that refuses its members does not know where it stands

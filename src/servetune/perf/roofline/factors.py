@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 
 from servetune.bundled import bundled
+from servetune.decoding import ready
 from servetune.engines import DEFAULT_ENGINE, engine, step_law_facts
 from servetune.engines.behaviour import FilterCost, PenaltyCost
 from servetune.hardware.device import Device
@@ -56,7 +57,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 KNOBS: Mapping[str, Knob] = msgspec.convert(
-    bundled("perf.roofline", "data/knobs.toml"), dict[str, Knob]
+    bundled("perf.roofline", "data/knobs.toml"), ready(dict[str, Knob])
 )
 
 
@@ -96,7 +97,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 @functools.cache
 def fit() -> Fit:
     """The fit that ships with this version; `tools/fit_step_law.py` writes it."""
-    return msgspec.convert(bundled("perf.roofline", "data/factors.toml"), Fit)
+    return msgspec.convert(bundled("perf.roofline", "data/factors.toml"), ready(Fit))
 
 
 @functools.lru_cache(maxsize=4096)

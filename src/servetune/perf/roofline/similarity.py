@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servetune.bundled import bundled
+from servetune.decoding import ready
 
 _ROUNDS = 3
 #: Largest number of causes; of fewer the first are left out, as the links are last.
@@ -248,7 +249,7 @@ def remaining_sd(
 def similarity_of(quantity: str) -> Similarity:
     """Similarity of errors in `tpot` or `ttft`."""
     fitted = bundled("perf.roofline", "data/similarity.toml")[quantity]
-    return msgspec.convert({"quantity": quantity, **fitted}, Similarity)
+    return msgspec.convert({"quantity": quantity, **fitted}, ready(Similarity))
 
 
 def _same(

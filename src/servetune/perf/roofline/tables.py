@@ -23,6 +23,7 @@ from types import MappingProxyType
 import msgspec
 
 from servetune.bundled import bundled
+from servetune.decoding import ready
 from servetune.engines import DEFAULT_ENGINE, step_law_facts
 from servetune.hardware.device import Device
 from servetune.perf.roofline.coefficients import PATHS, Coefficients, changed, value_at
@@ -31,7 +32,7 @@ from servetune.perf.roofline.coefficients import PATHS, Coefficients, changed, v
 #: silicon without a table of its own.
 COEFFICIENTS: Mapping[str, Coefficients] = MappingProxyType(
     {
-        "" if name == "unseen" else name: msgspec.convert(table, Coefficients)
+        "" if name == "unseen" else name: msgspec.convert(table, ready(Coefficients))
         for name, table in bundled("perf.roofline", "data/coefficients.toml").items()
     }
 )
