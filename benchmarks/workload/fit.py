@@ -61,7 +61,7 @@ def azure_like(seed, count=20_000):
     return np.clip(prompts, 8, 7000).astype(int), np.clip(answers, 1, 1000).astype(int)
 
 
-def chatbots():
+def chatbots(turn_median=200, think_median_ms=12000, output_median=160):
     """Long chats, as Mooncake's: three assistants with system prompts, and users who think."""
     parts = [
         {
@@ -74,12 +74,27 @@ def chatbots():
                 "min": tokens + 700,
                 "max": 9000,
             },
-            "output_tokens": {"kind": "lognormal", "median": 160, "sigma": 0.7, "max": 1500},
+            "output_tokens": {
+                "kind": "lognormal",
+                "median": output_median,
+                "sigma": 0.7,
+                "max": 1500,
+            },
             "prefix": {"levels": [{"tokens": tokens}]},
             "sessions": {
                 "turns": {"kind": "empirical", "tokens": [1, 1, 1, 1, 2, 2, 3, 3, 4, 6, 9]},
-                "turn_tokens": {"kind": "lognormal", "median": 200, "sigma": 0.9, "max": 2000},
-                "think_ms": {"kind": "lognormal", "median": 12000, "sigma": 0.8, "max": 300000},
+                "turn_tokens": {
+                    "kind": "lognormal",
+                    "median": turn_median,
+                    "sigma": 0.9,
+                    "max": 2000,
+                },
+                "think_ms": {
+                    "kind": "lognormal",
+                    "median": think_median_ms,
+                    "sigma": 0.8,
+                    "max": 300000,
+                },
             },
         }
         for i, (weight, tokens) in enumerate(((5, 512), (3, 1536), (2, 1024)))
@@ -129,7 +144,7 @@ class Drawn:
         rng = np.random.default_rng(seed)
         prompts, answers = self.pairs(seed + 1000, count)
         due_s = itertools.islice(self.arrivals.offsets_s(rng), count)
-        path = Path(tempfile.gettempdir()) / f"fit-{self.name}-{seed}-{count}.csv"
+        path = Path(tempfile.mkdtemp()) / f"{self.name}-{seed}-{count}.csv"
         rows = zip(due_s, prompts.tolist(), answers.tolist(), strict=True)
         path.write_text(
             "due_s,input_tokens,output_tokens\n" + "".join(f"{t!r},{p},{a}\n" for t, p, a in rows)
@@ -168,7 +183,7 @@ SHAPES = {
         "openai",
     ),
     "long_context_scaling": (
-        lambda: Law(preset("long_context_scaling"), "kind=poisson,rate_per_s=0.12"),
+        lambda: Law(preset("long_context_scaling"), "kind=poisson,rate_per_s=0.04"),
         "sagemaker",
     ),
     "production_traffic_mix": (
@@ -200,6 +215,30 @@ SHAPES = {
         ),
         "burstgpt",
     ),
+    # Of these, none was looked at while the speed of answers and the price of steps were chosen.
+    "short_chats": (
+        lambda: Law(chatbots(90, 5000, 110), "kind=poisson,rate_per_s=0.12"),
+        "mooncake",
+    ),
+    "slow_chats": (
+        lambda: Law(chatbots(320, 30000, 240), "kind=poisson,rate_per_s=0.06"),
+        "mooncake",
+    ),
+    "three_steps": (
+        lambda: Drawn(
+            stepped,
+            "kind=modulated,steps=[(2400,0.5),(1500,0.25),(600,0.7)],factors=[0.6,1.9],"
+            "dwell_s=[40,18]",
+        ),
+        "burstgpt",
+    ),
+    "two_steps": (
+        lambda: Drawn(
+            stepped,
+            "kind=modulated,steps=[(3600,0.2),(5400,0.45)],factors=[0.5,3],dwell_s=[80,20]",
+        ),
+        "burstgpt",
+    ),
 }
 
 
@@ -223,8 +262,9 @@ def words(content_id, tokens):
     """Text of a content: of tokens of four characters, equal for equal contents."""
     if (content_id, tokens) not in _texts:
         rng = np.random.default_rng((77, content_id))
-        letters = rng.integers(97, 123, (tokens, 3), dtype=np.uint8)
-        text = b"".join(bytes(row) + b" " for row in letters).decode()
+        letters = rng.integers(97, 123, (tokens, 4), dtype=np.uint8)
+        letters[:, 3] = ord(" ")
+        text = letters.tobytes().decode()
         if len(_texts) > 2000:
             _texts.clear()
         _texts[content_id, tokens] = text

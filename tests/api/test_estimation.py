@@ -462,3 +462,22 @@ def test_a_checkpoint_that_filters_costs_time_where_the_server_reads_it(servetun
     assert "repetition_penalty" not in ignoring.stdout
     elsewhere = servetune(*on, "--engine", "sglang")
     assert "repetition_penalty of generation_config.json is not priced" in elsewhere.stderr
+
+
+def test_a_workload_brings_its_lengths_sharing_and_users():
+    found = st.estimate("Qwen/Qwen3-4B", gpu="L4", workload="multi_turn_chat")
+    assert found.shown.concurrency == 10
+    assert 0.5 < found.chosen.answer.cached_fraction < 0.8
+    assert "workload=multi_turn_chat" in found.tune_commands["simple"]
+    with pytest.raises(InputError, match="--input-tokens cannot be combined"):
+        st.estimate("Qwen/Qwen3-4B", gpu="L4", workload="multi_turn_chat", input_tokens=5)
+
+
+def test_a_workload_in_open_loop_brings_its_rate(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        'arrivals = "kind=constant,rate_per_s=0.5"\n[[part]]\ninput_tokens = 300\n'
+        "output_tokens = 50\n"
+    )
+    found = st.estimate("Qwen/Qwen3-4B", gpu="L4", workload=str(file))
+    assert found.shown.rate == 0.5

@@ -54,6 +54,16 @@ def test_bursts_have_their_rates_and_how_long_they_last():
     assert max(rates) == pytest.approx(40, rel=0.15)
 
 
+@pytest.mark.slow
+def test_steps_are_seen_behind_bursts():
+    steps = ((1800.0, 0.25), (1200.0, 0.7), (900.0, 0.45))
+    law = Modulated(steps=steps, factors=(0.7, 2.2), dwell_s=(60.0, 15.0))
+    found = fit_arrivals(sample(law, 12_000, seed=1)).law
+    assert isinstance(found, Modulated)
+    assert len(found.steps) > 9
+    assert len(found.factors) == 2
+
+
 def test_whole_seconds_are_spread_and_stay_poisson():
     found = fit_arrivals(np.floor(sample(Poisson(3.0), 450)))
     assert isinstance(found.law, Poisson)

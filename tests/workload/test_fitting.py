@@ -117,6 +117,35 @@ def test_groups_that_begin_alike_are_parts_with_lengths_of_their_own(tmp_path):
     assert shares == {512: 300, 4096: 100}
 
 
+def mooncake(count, token_s, think_s):
+    """Lines of a trace of two turns, without ends of answers."""
+    rng = np.random.default_rng(3)
+    rows = []
+    for chat in range(count):
+        answer, block = int(rng.lognormal(5, 0.6)), 2 * chat
+        next_s = chat * 20 + answer * token_s + think_s * rng.lognormal(-0.2, 0.6)
+        first = {"timestamp": chat * 20_000, "input_length": 600, "output_length": answer}
+        then = {"timestamp": round(next_s * 1000), "input_length": 700 + answer, "output_length": 9}
+        rows += [first | {"hash_ids": [block, -1]}, then | {"hash_ids": [block, block + 1]}]
+    return sorted(rows, key=lambda row: row["timestamp"])
+
+
+def test_speed_of_answers_is_read_from_when_next_turns_come(tmp_path):
+    rows = mooncake(600, token_s=0.05, think_s=4.0)
+    [part] = fitted(tmp_path / "log", rows, form="mooncake").workload.parts
+    thinks = part.sessions.think_ms.draw(2000, np.random.default_rng(1))
+    assert np.mean(thinks) == pytest.approx(4000, rel=0.1)  # 7,000 at 30 tokens a second
+    readers = fitted(tmp_path / "log", mooncake(600, 0.3, 4.0), form="mooncake")
+    assert "assume 30 tokens per second" in readers.found[-1]
+
+
+def test_a_time_far_from_all_others_is_told(tmp_path):
+    rows = chats(60, turns=1)
+    assert not any("pause" in each for each in fitted(tmp_path / "log", rows).found)
+    rows[0]["timestamp"] = -1e9
+    assert "a pause of" in fitted(tmp_path / "log", rows).found[-1]
+
+
 def test_too_few_requests_are_refused(tmp_path):
     with pytest.raises(InputError, match="too few") as error:
         fitted(tmp_path / "a.jsonl", chats(6))

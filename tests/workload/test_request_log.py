@@ -152,6 +152,15 @@ def test_bad_lines_are_counted_and_told_without_their_text(tmp_path):
     assert "swordfish" not in "".join(log.examples)
 
 
+def test_a_first_line_longer_than_a_cell_of_csv_is_read(tmp_path):
+    row = {"timestamp": 1, "prompt": "word " * 40_000, "usage": {"completion_tokens": 3}}
+    path = tmp_path / "log.jsonl"
+    path.write_text(json.dumps(row) + "\n" + '{"a":' + "[" * 100_000 + "]" * 100_000 + "}\n")
+    log = read_log(path)
+    assert log.requests[0].input_tokens == 50_000
+    assert log.examples == (f"{path} line 2: it is nested too deeply",)
+
+
 def test_what_is_no_log_is_refused(tmp_path):
     with pytest.raises(InputError, match="cannot tell") as error:
         read_log(lines(tmp_path / "a.txt", "hello"))

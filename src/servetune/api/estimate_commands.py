@@ -23,12 +23,14 @@ def tune_commands(
     *,
     constraints: str | None,
     centre: int,
+    named: str | None = None,
 ) -> dict[str, str]:
     """Commands that try a plan: a simple sweep, a wider one, and the same in virtual time.
 
     The loads lie around `centre`, which is expected to hold the constraints, and within what
     keeps running at the same time. Where tokens are drafted, `drafting` simulates the best plan
-    with the acceptance that was given: a sweep starts engines, which take no such number.
+    with the acceptance that was given: a sweep starts engines, which take no such number. `named`
+    is the name or file of the workload, where it has one.
     """
     limits = best.answer.limits
     assert limits is not None
@@ -39,7 +41,7 @@ def tune_commands(
     words = engine(best.plan.engine).words
     simple = _splits(alike, words) + _fixed(best.plan, words)
     advanced = f"{simple};{words.name_of('max_num_batched_tokens')}=[2048,8192,16384]"
-    lengths = _client_lengths(workload)
+    lengths = f"workload={named}" if named else _client_lengths(workload)
     client = f"max_concurrency={_listed(loads)};num_prompts={max(1000, 2 * loads[-1])};{lengths}"
     about = ["--model", best.plan.model, *_machine(node)]
     wanted = ["--constraints", constraints] if constraints else []

@@ -70,6 +70,7 @@ from servetune.prediction.calibrations import KeptCalibration
 from servetune.prediction.tables import CONVENTIONS, TableOptions, read_table
 from servetune.workload import SHAREGPT, Workload
 from servetune.workload.laws import Uniform
+from servetune.workload.presets import known_workloads, preset
 
 #: Engines whose defaults and overheads are known.
 ENGINES = tuple(name for name in engines_with_defaults() if not engine(name).virtual_time)
@@ -127,6 +128,15 @@ class Estimate(Request, frozen=True, kw_only=True):
         ),
     ] = 512
     shared: SharedPrompts = SharedPrompts()
+    workload: Annotated[
+        str | None,
+        option(
+            "Workload by name, or a TOML file with one: its lengths, what its prompts share, and "
+            "its users or rate.",
+            metavar="NAME|FILE",
+            known=known_workloads,
+        ),
+    ] = None
     dataset: Annotated[
         Literal["random", "sharegpt"],
         option("Data set of the lengths: random has fixed ones, sharegpt its published ones."),
@@ -325,10 +335,14 @@ def _of_model(request: Estimate, model: str, kept: KeptCalibration | None) -> Es
     everywhere = request.everywhere()
     nodes = _machines(request) if everywhere else [request.machine.node(service=request.service)]
     shape = load_shape(model)
-    workload = Workload.of(SHAREGPT, request_count=1000)
-    if request.dataset == "random":
+    if request.workload is not None:
+        workload = preset(request.workload)
+        request = _with_load_of(request, workload)
+    elif request.dataset == "random":
         part = request.shared.part(request.input_tokens, request.output_tokens)
         workload = Workload(parts=(part,), request_count=1000)
+    else:
+        workload = Workload.of(SHAREGPT, request_count=1000)
     checkpoint = load_sampling(model)
     if checkpoint is not None and checkpoint.filters:
         workload = msgspec.structs.replace(workload, sampling="checkpoint")
@@ -380,7 +394,7 @@ def _estimation(
 ) -> Estimation:
     """Every split of the machine, the details of the best, and commands to try it."""
     plan, shape, workload = selection.plan, selection.shape, selection.workload
-    if request.rate is not None and request.dataset == "random":
+    if request.rate is not None and request.dataset == "random" and request.workload is None:
         # Users who come by chance are not in step, as those with equal answers would be priced.
         answers = Uniform.around(request.output_tokens, 0.5)
         [part] = workload.parts
@@ -428,6 +442,7 @@ def _estimation(
         workload,
         constraints=request.limits.constraints,
         centre=centre or 1,
+        named=request.workload,
     )
     return Estimation(
         node=node,
@@ -449,6 +464,19 @@ def _estimation(
             rate=request.rate,
         ),
     )
+
+
+def _with_load_of(request: Estimate, workload: Workload) -> Estimate:
+    """The request with the workload's users or mean rate, where it names neither."""
+    one_plan = not request.sweep and not request.everywhere()
+    if not one_plan or request.rate is not None or request.concurrency is not None:
+        return request
+    if workload.closed_loop:
+        return msgspec.structs.replace(request, concurrency=workload.concurrency)
+    found = workload.requests()
+    span_s = found[-1].due_s - found[0].due_s
+    rate = float(f"{(len(found) - 1) / span_s:.4g}") if span_s > 0 else None
+    return msgspec.structs.replace(request, rate=rate)
 
 
 def _word(name: str | None) -> str:
@@ -558,6 +586,18 @@ def require_read(request: Estimate, *, everywhere: bool) -> None:
             hint="give one of the two",
         )
     shared = [spelled[name] for name in SharedPrompts.__struct_fields__ if name in spelled]
+    if request.workload is not None:
+        own = [spelled[n] for n in ("input_tokens", "output_tokens", "dataset") if n in spelled]
+        for name in (*own, *shared):
+            raise InputError(
+                f"--workload has prompts of its own, {name} cannot be combined",
+                hint="leave one of the two out, or change the workload's file",
+            )
+        if request.estimator != "servetune":
+            raise InputError(
+                "aiconfigurator is asked about two lengths, not with --workload",
+                hint="leave --workload or --estimator out",
+            )
     if shared and request.dataset != "random":
         raise InputError(
             f"{request.dataset} has prompts of its own, {shared[0]} cannot be combined",

@@ -170,12 +170,13 @@ class WorkloadsFit(Request, frozen=True, kw_only=True):
         option("Time up to which requests are taken.", "--until-time", metavar="TIME"),
     ] = None
     answer_tokens_per_s: Annotated[
-        Positive,
+        Positive | None,
         option(
             "Tokens per second of an answer whose end the log does not have, for think times.",
             metavar="NUMBER",
+            default=f"read from when next turns come, else {TOKENS_PER_S:g}",
         ),
-    ] = TOKENS_PER_S
+    ] = None
 
 
 class CatalogueRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,6 +33,9 @@ Times = NDArray[np.float64]
 _LEAST_GAPS, _LEAST_BURSTS = 50, 500
 #: Most steps of a rate, and bins from which they are found.
 _MOST_STEPS, _MOST_BINS = 48, 288
+#: Price of a change of rate, in logarithms of the bins: where bursts are to explain the rest, and
+#: where they do not; and the misfit that the cheaper ones must remove.
+_PRICE, _LOW_PRICE, _LOW_PRICE_GAIN = 4.0, 1.5, 0.05
 #: Arrivals that a bin has at least.
 _BIN_ARRIVALS = 20
 #: Bins of counts that hidden states are fitted to, and rounds of that fit.
@@ -68,9 +71,7 @@ def fit_arrivals(times_s: Sequence[float]) -> FittedArrivals:
         return FittedArrivals(
             Poisson(_short(rate)), (*found, f"{count:,} starts tell a mean rate and no more")
         )
-    steps = _steps(times, span_s)
-    if len(steps) > 1:
-        found.append(f"the rate moves: {len(steps)} steps, which repeat")
+    steps = _steps(times, span_s, _PRICE)
     profile = Piecewise(steps, repeat=True)
     clock = _expected_counts(profile, times)
     if np.diff(clock).std() < 0.01 * np.diff(clock).mean():
@@ -79,17 +80,48 @@ def fit_arrivals(times_s: Sequence[float]) -> FittedArrivals:
             if len(steps) == 1
             else Piecewise(steps, repeat=True, gaps="even")
         )
-        return FittedArrivals(law, (*found, "gaps are equal"))
-    laws = [_gap_law(profile, clock)]
-    if count >= _LEAST_BURSTS:
-        laws += _burst_laws(profile, times)
-    best = min(laws, key=lambda law: _misfit(law, profile, times, clock))
+        return FittedArrivals(law, (*found, *_moves(steps), "gaps are equal"))
+    best = _best_law(profile, times)
+    if len(best.factors) > 1:
+        best = _with_more_steps(best, times)
+    found += _moves(best.steps)
     if len(best.factors) > 1:
         found.append(
             f"{len(best.factors)} states of the rate, which last "
             f"{min(best.dwell_s):.3g} to {max(best.dwell_s):.3g} s"
         )
     return FittedArrivals(_simplest(best), tuple(found))
+
+
+def _moves(steps: Sequence[tuple[float, float]]) -> list[str]:
+    return [f"the rate moves: {len(steps)} steps, which repeat"] if len(steps) > 1 else []
+
+
+def _best_law(profile: Piecewise, times: Times) -> Modulated:
+    """Law on these steps whose counts vary most like the log's."""
+    clock = _expected_counts(profile, times)
+    laws = [_gap_law(profile, clock)]
+    if len(times) >= _LEAST_BURSTS:
+        laws += _burst_laws(profile, times)
+    return min(laws, key=lambda law: _misfit(law, profile, times, clock))
+
+
+def _with_more_steps(best: Modulated, times: Times) -> Modulated:
+    """The law, or one on steps of a lower price, where the counts vary more like the log's.
+
+    Steps and bursts together hide each other: bursts are noise in which steps of a usual price are
+    not seen, and hidden states that take the steps' place last too short.
+    """
+    span_s = float(times[-1])
+    rate = (len(times) - 1) / span_s
+    flat, clock = Piecewise(((span_s, rate),), repeat=True), times * rate
+    misfit = _misfit(best, flat, times, clock)
+    steps = _steps(times, span_s, _LOW_PRICE)
+    if steps == best.steps or misfit <= _LOW_PRICE_GAIN:
+        return best
+    other = _best_law(Piecewise(steps, repeat=True), times)
+    gained = misfit - _misfit(other, flat, times, clock)
+    return other if gained > _LOW_PRICE_GAIN else best
 
 
 def _spread(times: Times, rate: float, rng: np.random.Generator) -> tuple[Times, list[str]]:
@@ -111,15 +143,15 @@ def _short(value: float) -> float:
 # Steps of the rate
 
 
-def _steps(times: Times, span_s: float) -> tuple[tuple[float, float], ...]:
-    """Steps of (seconds, rate): a change is taken where it explains more than noise."""
+def _steps(times: Times, span_s: float, price: float) -> tuple[tuple[float, float], ...]:
+    """Steps of (seconds, rate): a change is taken where it explains more than noise and price."""
     count = len(times)
     bins = min(_MOST_BINS, count // _BIN_ARRIVALS)
     alone = ((_short(span_s), _short((count - 1) / span_s)),)
     if bins < 4:
         return alone
     counts = np.histogram(times, bins, (0.0, span_s))[0].astype(float)
-    ends = _divided(counts, _noise(counts))
+    ends = _divided(counts, _noise(counts), price * math.log(bins))
     if len(ends) == 1:
         return alone
     width_s = span_s / bins
@@ -146,11 +178,10 @@ def _noise(counts: Times) -> float:
     return largest
 
 
-def _divided(counts: Times, noise: float) -> list[int]:
+def _divided(counts: Times, noise: float, price: float) -> list[int]:
     """Ends of the segments whose rates explain the counts, each change paid for."""
     bins = len(counts)
     total = np.concatenate([[0.0], np.cumsum(counts)])
-    price = 4 * math.log(bins)
     best = np.zeros(bins + 1)
     best[0], before = -price, [0] * (bins + 1)
     for end in range(1, bins + 1):
@@ -342,7 +373,7 @@ def _scales(clock: Times) -> Times:
 def _variances(clock: Times, scales: Times) -> Times:
     """Squared variation of the gaps, and variance over mean of counts in windows of each width."""
     gaps = np.diff(clock)
-    found = [max(float(gaps.var() / gaps.mean() ** 2), 1e-4)]
+    found = [max(float(gaps.var() / max(gaps.mean(), 1e-9) ** 2), 1e-4)]
     for scale in scales:
         windows = max(2, int((clock[-1] - clock[0]) / scale))
         counts = np.histogram(clock, windows, (clock[0], clock[0] + windows * scale))[0]

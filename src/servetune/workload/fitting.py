@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -33,7 +33,7 @@ LEAST_REQUESTS = 50
 """Requests of a log below which no workload is fitted to it."""
 
 TOKENS_PER_S = 30.0
-"""Tokens per second of an answer, where a log has no end of it."""
+"""Tokens per second of an answer, where a log has no end of it and its turns do not tell."""
 
 Numbers = NDArray[np.int64]
 
@@ -52,6 +52,11 @@ _TABLE_ERROR, _SAMPLE_ERROR = 0.01, 0.5
 _FEW, _MOST_WHOLE = 12, 100
 #: Name of the node above all others, which no block has.
 _ROOT = -1
+#: Turns from which a speed of answers is read, its relative standard error at most, and its limits:
+#: nobody reads faster than the least, so that a slower one is that of readers.
+_SPEED_TURNS, _SPEED_ERROR, _SPEEDS_PER_S = 200, 0.25, (8.0, 500.0)
+#: Share of a log's time that a pause has at most without being told.
+_MOST_PAUSE = 0.5
 #: Seconds after which a question is no longer an answer's next turn.
 _MOST_THINK_S = 6 * 3600.0
 
@@ -75,14 +80,15 @@ class FittedWorkload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fit_workload(
-    log: RequestLog, *, name: str = "fitted", tokens_per_s: float = TOKENS_PER_S
+    log: RequestLog, *, name: str = "fitted", tokens_per_s: float | None = None
 ) -> FittedWorkload:
     """Workload fitted to a log of requests.
 
     Args:
         log: Requests in the order of their arrival.
         name: Name of the workload.
-        tokens_per_s: Speed of answers whose end the log does not have, for think times.
+        tokens_per_s: Speed of answers whose end the log does not have, for think times; `None`
+            reads it from the log, see `answer_tokens_per_s`.
 
     Raises:
         InputError: The log has too few requests, or all at one time.
@@ -98,7 +104,10 @@ def fit_workload(
         raise InputError(
             f"all requests of {log.name} have the same time", hint="their times must be those sent"
         )
-    chats = _conversations(requests, tokens_per_s)
+    before = _followed(requests)
+    read_per_s = answer_tokens_per_s(requests, before) if tokens_per_s is None else None
+    speed_per_s = tokens_per_s or read_per_s or TOKENS_PER_S
+    chats = _conversations(requests, before, speed_per_s)
     shared = _SharedTree([chat[0].request.hashes for chat in chats])
     parts = tuple(_parts(chats, shared))
     arrivals = fit_arrivals([chat[0].request.at_s for chat in chats])
@@ -114,10 +123,12 @@ def fit_workload(
         api="chat" if chat_route else "completions",
         stream=2 * sum(streamed) >= len(streamed),
     )
-    notes = [*log.notes, *arrivals.found]
+    notes = [*log.notes, *arrivals.found, *_pause(requests, span_s)]
     if several and not any(turn.end_known for chat in chats for turn in chat[1:]):
+        how = "are after answers of" if read_per_s else "assume"
         notes.append(
-            f"the log has no end of answers: think times assume {tokens_per_s:g} tokens per second"
+            f"the log has no end of answers: think times {how} {speed_per_s:.3g} tokens per second"
+            + (", by which later turns come later after longer ones" if read_per_s else "")
         )
     return FittedWorkload(
         workload=workload,
@@ -126,6 +137,18 @@ def fit_workload(
         span_s=span_s,
         found=tuple(notes),
     )
+
+
+def _pause(requests: Sequence[LoggedRequest], span_s: float) -> list[str]:
+    """A pause that is most of the log: a wrong time, or two logs in one."""
+    pause_s, at_s = max((b.at_s - a.at_s, a.at_s) for a, b in itertools.pairwise(requests))
+    if pause_s < _MOST_PAUSE * span_s:
+        return []
+    told = (
+        f"{pause_s / span_s:.0%} of the log is a pause of {_lasting(pause_s)} after time "
+        f"{at_s:.14g}: --since or --until-time leaves out what is before or after it"
+    )
+    return [told]
 
 
 def _lasting(span_s: float) -> str:
@@ -150,9 +173,10 @@ class _Turn(msgspec.Struct, frozen=True, kw_only=True):
 _Chat = list[_Turn]
 
 
-def _conversations(requests: Sequence[LoggedRequest], tokens_per_s: float) -> list[_Chat]:
+def _conversations(
+    requests: Sequence[LoggedRequest], before: Mapping[int, int], tokens_per_s: float
+) -> list[_Chat]:
     """Conversations in the order of their first requests."""
-    before = _followed(requests)
     chats: list[_Chat] = []
     of: dict[int, _Chat] = {}
     for i, request in enumerate(requests):
@@ -175,6 +199,48 @@ def _conversations(requests: Sequence[LoggedRequest], tokens_per_s: float) -> li
             )
         )
     return chats
+
+
+def answer_tokens_per_s(
+    requests: Sequence[LoggedRequest], before: Mapping[int, int]
+) -> float | None:
+    """Speed of answers, by how much later the next turn comes after a longer answer.
+
+    The time between two turns is the answer's and the user's. If users do not think longer over
+    longer answers, its slope in the answer's tokens is the time of a token. The slope is by least
+    squares, without the longest twentieth of the times, which waits make noisy.
+
+    Args:
+        requests: Requests in the order of their arrival.
+        before: Request that each later turn continues.
+
+    Returns:
+        Tokens per second; `None` where too few turns tell, or what they tell is no server's speed.
+    """
+    open_ = [(requests[k], requests[i]) for i, k in before.items() if requests[k].end_s is None]
+    if len(open_) < _SPEED_TURNS:
+        return None
+    tokens = np.array([last.output_tokens for last, _ in open_], dtype=float)
+    times_s = np.array([request.at_s - last.at_s for last, request in open_])
+    slope, error = _slope(tokens, times_s)
+    # What is left out is what is long beside its answer: leaving out long times would flatten it.
+    beside_s = times_s - slope * tokens
+    kept = beside_s <= np.quantile(beside_s, 0.95)
+    slope, error = _slope(tokens[kept], times_s[kept])
+    least_per_s, most_per_s = _SPEEDS_PER_S
+    told = slope > 0 and error <= _SPEED_ERROR * slope
+    return 1 / slope if told and least_per_s <= 1 / slope <= most_per_s else None
+
+
+def _slope(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
+    """Slope of y in x by least squares, and its standard error; 0 where x is constant."""
+    centred = x - x.mean()
+    spread = float(centred @ centred)
+    if not spread:
+        return 0.0, math.inf
+    slope = float(centred @ y) / spread
+    left = y - y.mean() - slope * centred
+    return slope, math.sqrt(float(left @ left) / max(1, len(x) - 2) / spread)
 
 
 def _followed(requests: Sequence[LoggedRequest]) -> dict[int, int]:

@@ -274,14 +274,24 @@ def _detected(name: str) -> LogForm:
             except _Unreadable:
                 continue
         del where
+    if not first:
+        raise InputError(f"{name} is empty", hint="give a log with a request on each line")
     raise InputError(
-        f"cannot tell what kind of log {name} is" if first else f"{name} is empty",
+        f"cannot tell what kind of log {name} is",
         hint=f"name it with --format, one of {', '.join(get_args(LogForm))}",
     )
 
 
+def _cells(line: str) -> list[str]:
+    """Cells of a line of CSV; none of one that is not CSV, or whose cells are too long for it."""
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:
+        return []
+
+
 def _form_of_csv(line: str) -> LogForm | None:
-    present = {cell.strip().lower() for cell in next(csv.reader([line]))}
+    present = {cell.strip().lower() for cell in _cells(line)}
     return next(
         (
             name  # type: ignore[misc]
@@ -307,6 +317,8 @@ def _json(line: str) -> JsonObject:
         return msgspec.json.decode(line, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError):
         raise _Unreadable("no JSON object") from None
+    except RecursionError:
+        raise _Unreadable("it is nested too deeply") from None
 
 
 def _nothing_hint(form: str, unreadable: Sequence[str], unanswered: int, outside: int) -> str:
@@ -373,7 +385,7 @@ def _captured(part: Any) -> Any:
 def _decoded(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return text
 
 
@@ -652,7 +664,7 @@ def _trace(form_name: str) -> Callable[[Iterable[_Line]], Iterator[_Found]]:
                 if line.lstrip().startswith("{"):
                     cells = {key.lower(): value for key, value in _json(line).items()}
                 else:
-                    row = next(csv.reader([line]))
+                    row = _cells(line)
                     lowered = [cell.strip().lower() for cell in row]
                     if {column.lower() for column in form.columns} <= set(lowered):
                         heads = lowered  # of each file of a folder

@@ -23,7 +23,7 @@ from servetune.workload.lengths import SHAREGPT, LengthLaws, Lengths, Observed
 from servetune.workload.model_tokenizer import ModelTokenizer, load_model_tokenizer
 from servetune.workload.parts import Adapter, Part, SharedPrefix
 from servetune.workload.request import Request
-from servetune.workload.sampler import Draft, sampled
+from servetune.workload.sampler import Draft, hit_fraction, sampled
 from servetune.workload.traces import Trace, trace_in
 
 MOST_REQUESTS = 5_000_000
@@ -178,7 +178,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def lengths(self) -> Lengths:
         """Law of prompt and answer lengths, for predictions."""
         alone = self.parts[0] if len(self.parts) == 1 else None
-        law = _lengths_of(alone) if alone and not alone.sessions else None
+        whole = alone and not alone.sessions and not (alone.prefix and alone.prefix.besides)
+        law = _lengths_of(alone) if alone and whole else None
         if law is not None:
             return law
         drawn = [(each.input_tokens, each.output_tokens) for each in self.requests()]
@@ -193,6 +194,21 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """What prompts have in common, for predictions; `None` for several parts and for turns."""
         alone = self.parts[0] if len(self.parts) == 1 else None
         return alone.shared_prefix() if alone and not alone.sessions else None
+
+    @functools.cached_property
+    def found_prefix(self) -> SharedPrefix | None:
+        """What prompts find in a cache, for predictions: of several parts and turns their mean.
+
+        Of these it is what a perfect cache finds in the requests one after another, as if each
+        prompt began with so many tokens of one of as many beginnings as there are.
+        """
+        alone = self.parts[0] if len(self.parts) == 1 else None
+        if alone and not alone.sessions and not alone.documents:
+            return alone.shared_prefix()
+        requests = self.requests()[:_FOUND_REQUESTS]
+        tokens = hit_fraction(requests) * sum(each.input_tokens for each in requests)
+        beginnings = {each.prefix[0] for each in requests if each.prefix}
+        return SharedPrefix(tokens / len(requests), len(beginnings)) if tokens else None
 
     def longest_tokens(self) -> int:
         """Tokens of prompt and answer of the longest request together."""
@@ -354,6 +370,9 @@ def _lengths_of(part: Part) -> LengthLaws | None:
         return None
     return LengthLaws(part.input_tokens, part.output_tokens)
 
+
+#: Requests of which it is counted what a cache finds.
+_FOUND_REQUESTS = 5000
 
 #: Keys whose value is a law of token counts, written as a number, a text or a table.
 LAW_KEYS = ("input_tokens", "output_tokens", "turns", "turn_tokens", "answer_tokens", "think_ms")

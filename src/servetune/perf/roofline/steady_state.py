@@ -213,7 +213,7 @@ def workload_moments(workload: Workload, plan: Plan, divided: Memory) -> LengthM
         plan: Resolved plan.
         divided: Division of its memory.
     """
-    shared = workload.shared_prefix() if caches_prefixes(plan, divided) else None
+    shared = workload.found_prefix if caches_prefixes(plan, divided) else None
     return length_moments(workload.lengths, workload.seed, shared, plan.block_tokens)
 
 
