@@ -39,6 +39,7 @@ from servetune.store.register import (
     DeploymentMeasured,
     DeploymentNoted,
     DeploymentPlace,
+    DeploymentRemoved,
     JournalIdentity,
     RegisterPart,
     RunBegan,
@@ -49,6 +50,7 @@ from servetune.store.register import (
     journal_identity,
     journals_below,
     read_register,
+    whole_path,
 )
 from servetune.store.tags import read_tags
 
@@ -136,7 +138,8 @@ class Catalogue:
             except (sqlite3.DatabaseError, OSError) as error:
                 _close(db)
                 if again or not _is_broken(error):
-                    _NOTES.warning("note: %s cannot be written (%s); nothing is lost", path, error)
+                    reason = getattr(error, "strerror", None) or error
+                    _NOTES.warning("note: %s cannot be written (%s); nothing is lost", path, reason)
                     break
                 _NOTES.warning("note: %s is broken (%s) and is made anew", path, error)
                 _discard(path)
@@ -201,6 +204,12 @@ class Catalogue:
                     self._db.execute(f"DELETE FROM {table} WHERE run = ?", (entry.run,))  # noqa: S608
             case DeploymentNoted():
                 self._deploy(entry)
+            case DeploymentRemoved():
+                for table in ("deployments", "adapters", "measurements"):
+                    self._db.execute(
+                        f"DELETE FROM {table} WHERE deployment = ?",  # noqa: S608
+                        (entry.place.identity,),
+                    )
             case DeploymentMeasured():
                 self._measure(entry)
 
@@ -372,7 +381,7 @@ class Catalogue:
         known |= {each for (each,) in self._db.execute("SELECT path FROM copies")}
         heads = dict(self._db.execute("SELECT head, run FROM runs WHERE head IS NOT NULL"))
         for path in sorted(
-            journals_below(folder.absolute(), most_depth=LOOKED_FOR_DEPTH),
+            journals_below(whole_path(folder), most_depth=LOOKED_FOR_DEPTH),
             key=lambda path: (len(path.parts), str(path)),
         ):
             identity = journal_identity(path)
@@ -428,13 +437,13 @@ class Catalogue:
     def called(self, name: str) -> list[RunRow]:
         """Runs that a name may mean: an identity or the begin of one, a tag, or a path."""
         runs = self.runs()
-        place = str(Path(name).absolute())
-        stem = str(Path(place).with_suffix(".jsonl"))
+        place = str(whole_path(name))
+        stem = str(Path(place).with_suffix(".jsonl")) if Path(place).name else place
         tag, _, value = name.partition("=")
         for chosen in (
             [row for row in runs if row.run == name],
-            [row for row in runs if place == row.path or place in row.copies],
-            [row for row in runs if stem == row.path],
+            [row for row in runs if place in map(_whole, (row.path, *row.copies))],
+            [row for row in runs if stem == _whole(row.path)],
             [row for row in runs if tag in row.tags and value in (row.tags[tag], "")],
             [row for row in runs if name and row.run.startswith(name)],
         ):
@@ -586,6 +595,10 @@ def _is_of(identity: JournalIdentity, run: str, head: str) -> bool:
     if identity.run:
         return identity.run == run
     return identity.head == run or head in ("", identity.head)
+
+
+def _whole(path: str) -> str:
+    return str(whole_path(path)) if ".." in path else path
 
 
 def _changed_at(path: Path) -> str:
