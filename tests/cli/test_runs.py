@@ -86,8 +86,9 @@ def test_a_terminal_shows_a_wide_answer_value_by_value_and_a_long_one_in_part(ca
 
 
 def test_a_run_is_named_in_queries_and_exports_and_others_are_rebuilt_beside_a_missing_one(
-    results, called
+    results, called, monkeypatch
 ):
+    monkeypatch.setenv("SERVETUNE_HOME", str(results.parent / "home"))
     made = called("runs", "rebuild", "results", "missing")
     assert made.returncode == 2
     assert made.stdout.startswith("1 run (1 journal found), 0 deployments")

@@ -71,9 +71,9 @@ def tag(request: api.TagRun, *, as_json: bool) -> int:
 
 @verb(api.RemoveRun)
 def rm(request: api.RemoveRun) -> int:
-    """Remove a run from the catalogue, or a deployment from the registry. It asks first.
+    """Remove a run from the catalogue; its files stay unless --files is given. It asks first.
 
-    A run's files stay unless --files is given, and a deployment goes on as it is.
+    Of a deployment: take it out of the registry; it goes on as it is.
     """
     gone = api.remove_run(request, confirm=_agreed if _at_terminal() else None)
     for path in gone:

@@ -149,16 +149,21 @@ class Catalogue:
             else:
                 return db
         self._db = _connected(None)
-        self.refresh()
+        self.refresh(quiet=True)
         return self._db
 
-    def refresh(self) -> None:
-        """Take in what is new in the register, and journals that changed, moved or went."""
+    def refresh(self, *, quiet: bool = False) -> None:
+        """Take in what is new in the register, and journals that changed, moved or went.
+
+        Args:
+            quiet: Whether a register that cannot be read goes without a note, after another one.
+        """
         [(inode, offset)] = self._db.execute("SELECT inode, offset FROM register")
         try:
             part = read_register(offset, inode)
         except StoreError as error:
-            _NOTES.warning("note: %s", error.message)
+            if not quiet:
+                _NOTES.warning("note: %s", error.message)
             part = RegisterPart(end=offset, inode=inode)
         if part.newer:
             _NOTES.warning(
