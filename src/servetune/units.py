@@ -22,6 +22,11 @@ TFLOPS = 10**12
 MS_PER_S = 1000.0
 
 
+def counted(count: int, noun: str) -> str:
+    """A number with what it counts, such as `1 run` or `2,000 runs`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def format_bytes(size_bytes: float) -> str:
     """Size in binary units with two decimals: `7.49 GiB`."""
     size = float(size_bytes)

@@ -143,12 +143,14 @@ def test_a_name_stands_for_a_journal_wherever_one_is_taken(tmp_path):
 
 def test_tags_are_set_and_taken_away():
     tune()
-    assert st.tag_run("q.jsonl", tags=["a=1", "b"]) == {"a": "1", "b": ""}
-    assert st.tag_run("a=1", tags=["a=2"], untag=["b"]) == {"a": "2"}
-    assert st.tag_run("a") == {"a": "2"}
-    for wrong in ({"untag": ["c"]}, {"tags": ["=1"]}, {"tags": ["x=\x1b[2J"]}):
+    assert st.tag_run("q.jsonl", tags=["x=1", "y"]) == {"x": "1", "y": ""}
+    assert st.tag_run("x=1", tags=["x=2"], untag=["y"]) == {"x": "2"}
+    assert st.tag_run("x") == {"x": "2"}
+    begin = st.list_runs().runs[0].run[:3]
+    for wrong in ({"untag": ["z"]}, {"tags": ["=1"]}, {"tags": ["x=\x1b[2J"]}, {"tags": [begin]}):
         with pytest.raises(InputError):
-            st.tag_run("a", **wrong)
+            st.tag_run("x", **wrong)
+    assert st.tag_run("x") == {"x": "2"}
 
 
 def test_a_run_is_removed_with_its_own_files_and_no_others(tmp_path):
@@ -169,6 +171,28 @@ def test_a_run_is_removed_with_its_own_files_and_no_others(tmp_path):
     st.remove_run("results/q2.jsonl", confirm=lambda _: True)
     assert st.list_runs().runs == ()
     assert st.rebuild_runs("results").found_runs == 1  # its files stayed
+
+
+def test_files_that_only_bear_the_name_of_a_runs_stay_and_are_named(tmp_path, caplog):
+    tune("q.json")
+    foreign = {
+        "q.html": "<title>mine</title>",
+        "q.status.json": "{}",
+        "q.requests.csv": "name,salary\n",
+        "q.server.json": "[]",
+        "q.requests.jsonl": '{"prompt": "mine"}\n',
+        "q.logs/diary.log": "",
+    }
+    (tmp_path / "q.logs").mkdir()
+    (tmp_path / "q.logs" / "server-001-copy2-3.log").touch()
+    for name, text in foreign.items():
+        (tmp_path / name).write_text(text)
+    gone = st.remove_run("q.jsonl", files=True, yes=True)
+    assert {path.name for path in gone} == {
+        "q.jsonl", "q.json", "q.toml", "q.timelines.jsonl", "server-001-copy2-3.log",
+    }  # fmt: skip
+    assert {name: (tmp_path / name).read_text() for name in foreign} == foreign
+    assert all(str(tmp_path / name) in caplog.text for name in foreign)
 
 
 def test_everything_is_made_again_from_the_journals_alone(tmp_path):
@@ -194,8 +218,10 @@ def test_everything_is_made_again_from_the_journals_alone(tmp_path):
     ):
         assert getattr(row, name) == getattr(before, name), name
     assert st.rebuild_runs("results").found_runs == 0
+    assert st.show_run(f"../{tmp_path.name}/results/q.jsonl").run == row
     with pytest.raises(StoreError, match="is no folder"):
         st.rebuild_runs("nosuch")
+    assert st.rebuild_runs(["nosuch", "results"]).missing == ("nosuch",)
 
 
 def test_a_bench_that_is_kept_registers_with_the_levels_of_one_run(server):

@@ -3,6 +3,10 @@
 import json
 
 import pytest
+from rich.console import Console
+
+from servetune.api import QueryAnswer
+from servetune.cli.runs_sql import show
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra 'parquet')")
 pytest.importorskip("duckdb", reason="DuckDB is not installed (extra 'sql')")
@@ -35,13 +39,17 @@ def results(tmp_path):
 def test_measured_trials_are_exported_and_what_is_left_out_is_told(results, called):
     done = called("runs", "export", "results", "--to", "lake")
     assert done.stdout.splitlines() == [
-        "1 trials in lake: 1 written",
-        "1 simulated trials left out: --simulated",
-        "1 failed trials left out: --failed",
+        "1 trial in lake: 1 written",
+        "1 simulated trial left out: --simulated",
+        "1 failed trial left out: --failed",
     ]
     assert "trace.jsonl begins with no trial and is left out" in done.stderr
     everything = called("runs", "export", "results", "--to", "lake", "--simulated", "--failed")
     assert "3 trials in lake: 2 written" in everything.stdout
+    (results / "copy.jsonl").write_bytes((results / "q.jsonl").read_bytes())
+    copied = called("runs", "export", "results", "--to", "new", "--simulated", "--dry-run")
+    assert "2 trials in new: 2 files would be written" in copied.stdout
+    (results / "copy.jsonl").unlink()
     asked = "SELECT target, kind, status FROM results ORDER BY ALL"
     found = called("runs", "sql", asked, "lake", "--json")
     assert [tuple(each.values()) for each in json.loads(found.stdout)] == [
@@ -54,12 +62,40 @@ def test_measured_trials_are_exported_and_what_is_left_out_is_told(results, call
 def test_sql_reads_journals_and_says_how_many_results_are_simulated(results, called):
     asked = "SELECT kind, output_token_throughput_tps AS speed FROM results WHERE speed > 1"
     found = called("runs", "sql", asked, "results", "--out", "a.csv")
-    assert "2 rows from 3 results in 1 files, 1 of them simulated (column kind)" in found.stderr
+    assert "2 rows from 3 results in 1 file, 1 of them simulated (column kind)" in found.stderr
     assert (results.parent / "a.csv").read_text() == "kind,speed\nmeasured,300.0\nsimulated,300.0\n"
     again = called("runs", "sql", asked, "results", "--out", "a.csv")
     assert (again.returncode, again.stderr.splitlines()[0]) == (2, "error: a.csv exists already")
     shown = called("runs", "sql", "SELECT outcome, input_tokens FROM requests", "results")
     assert shown.stdout.split() == ["outcome", "input_tokens", "ok", "5"]
+    commented = called("runs", "sql", "-- which\nSELECT * FROM results LIMIT 1", "results")
+    assert "output_token_throughput_tps" in commented.stdout.splitlines()[0]  # a whole wide line
+
+
+def test_a_terminal_shows_a_wide_answer_value_by_value_and_a_long_one_in_part(capsys):
+    wide = QueryAnswer(columns=("a", "long"), rows=((1, "x" * 100), (2, None)))
+    show(wide, Console(force_terminal=True, width=60, color_system=None))
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()][-3:] == [
+        "row 2", "  a     2", "  long  –",
+    ]  # fmt: skip
+    many = QueryAnswer(columns=("a",), rows=tuple((i,) for i in range(1500)))
+    show(many, Console(force_terminal=True, width=60, color_system=None))
+    told = capsys.readouterr()
+    assert len(told.out.splitlines()) == 1001
+    assert "the first 1,000 of 1,500 rows; --out FILE has all of them" in told.err
+
+
+def test_a_run_is_named_in_queries_and_exports_and_others_are_rebuilt_beside_a_missing_one(
+    results, called, monkeypatch
+):
+    monkeypatch.setenv("SERVETUNE_HOME", str(results.parent / "home"))
+    made = called("runs", "rebuild", "results", "missing")
+    assert made.returncode == 2
+    assert made.stdout.startswith("1 run (1 journal found), 0 deployments")
+    assert "missing is no folder" in made.stderr
+    called("runs", "tag", "results/q.jsonl", "baseline")
+    assert "1 row from 3 results" in called("runs", "sql", "SELECT 1", "baseline").stderr
+    assert "1 trial in lake" in called("runs", "export", "baseline", "--to", "lake").stdout
 
 
 @pytest.mark.parametrize(

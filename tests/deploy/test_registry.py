@@ -11,6 +11,7 @@ from msgspec import structs
 import servetune as st
 from servetune.errors import DeployError, InputError
 from servetune.store import Journal, TrialConfig, TrialRecord
+from servetune.store.catalogue import catalogue_path
 from servetune.store.register import read_register
 
 pytest.importorskip("boto3", reason="boto3 is not installed (extra 'aws')")
@@ -96,14 +97,14 @@ def test_an_endpoint_is_followed_from_its_bundle_to_its_end(
     st.apply("b", role_arn=ROLE, yes=True, poll_s=0)
     assert rows()[0].state == "serving"
     # Somebody elsewhere has the same rows from AWS alone.
-    monkeypatch.setenv("SERVETUNE_HOME", "other")
+    monkeypatch.setenv("SERVETUNE_HOME", str(Path("other").absolute()))
     st.register_deployment(NAME)
     for own, ours in zip(rows(), (row, of_adapter), strict=True):
         assert (own.base, own.engine, own.machine, own.usd_per_hour, own.images) == (
             ours.base, ours.engine, ours.machine, ours.usd_per_hour, ours.images,
         )  # fmt: skip
     assert rows(adapter="fr")[0].state == "registered"
-    monkeypatch.setenv("SERVETUNE_HOME", "home")
+    monkeypatch.setenv("SERVETUNE_HOME", str(Path("home").absolute()))
     st.render(journal, out="b", key="trial-16", copies=4, adapter=adapter)
     assert (rows()[0].trial, rows()[0].pending) == ("trial-64", "trial-16")
     assert [each.run for each in st.show_run(RUN).deployments] == [RUN, RUN]
@@ -219,19 +220,32 @@ def test_what_was_deployed_by_other_means_is_registered_with_its_trial(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setattr("servetune.api.registry.described", _refused)
     st.rebuild_runs(".")
-    made = st.register_deployment("by-hand", run=RUN, trial="1")
+    with pytest.raises(InputError, match=r"no folder 'by-hand', and AWS does not confirm"):
+        st.register_deployment("by-hand")
+    assert rows() == []
+    made = st.register_deployment("by-hand", run=RUN, trial="1", force=True)
     assert (made.config.trial, made.config.model) == ("trial-16", "Qwen/Qwen3-4B")
     assert "registered by its name alone" in caplog.text
     [row] = rows(run=RUN)
     assert (row.name, row.state, row.trial) == ("by-hand", "registered", "trial-16")
-    assert st.register_deployment("by-hand", run=RUN).config.trial == "trial-64"  # the pick
+    assert (
+        st.register_deployment("by-hand", run=RUN, force=True).config.trial == "trial-64"
+    )  # the pick
     for wrong in ({"run": RUN, "trial": "3"}, {"trial": "1"}, {"run": "nosuch"}):
         with pytest.raises(InputError):
-            st.register_deployment("by-hand", **wrong)
+            st.register_deployment("by-hand", force=True, **wrong)
     with pytest.raises(InputError, match="no bundle"):
         st.register_deployment("no/bundle")
     with pytest.raises(InputError, match="is no bundle"):
         st.register_deployment(".")
+    with pytest.raises(InputError, match="--files is of runs"):
+        st.remove_run("by-hand", files=True, yes=True)
+    with pytest.raises(InputError, match=r"deployment by-hand \(registered\) from the registry"):
+        st.remove_run("by-hand")
+    st.remove_run("by-hand", yes=True)
+    assert rows() == []
+    catalogue_path().unlink()  # and it stays so when the catalogue is made again
+    assert rows() == []
 
 
 async def _refused(*_: Any) -> None:

@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -119,6 +120,17 @@ def test_the_folder_is_the_users_data_folder_unless_one_is_named(monkeypatch, tm
     monkeypatch.delenv("XDG_DATA_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert home() == tmp_path / ".local" / "share" / "servetune"
+
+
+def test_a_folder_that_changes_with_the_current_one_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setenv("SERVETUNE_HOME", "home")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError, match="another folder wherever a command runs") as error:
+        home()
+    assert str(tmp_path / "home") in error.value.hint
+    monkeypatch.delenv("SERVETUNE_HOME")
+    monkeypatch.setenv("XDG_DATA_HOME", "relative")  # which its specification says to pass over
+    assert home() == Path.home() / ".local/share/servetune"
 
 
 def record(key, **provenance):

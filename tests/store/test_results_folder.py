@@ -63,6 +63,13 @@ def test_the_same_export_again_changes_no_file_and_more_trials_renew_their_own(t
     assert sum(before[each] != after[each] for each in before) == 1
 
 
+def test_a_copy_of_a_journal_adds_no_row_to_the_first_export(tmp_path):
+    [done] = export(rows("1", "2") + rows("2", "1"), tmp_path)
+    assert (done.state, done.rows) == ("written", 2)
+    [again] = export(rows("1", "2"), tmp_path)
+    assert (again.state, again.rows) == ("unchanged", 2)
+
+
 def test_files_are_snappy_and_the_partition_keys_are_in_the_path_alone(tmp_path):
     [done] = export(rows("1"), tmp_path)
     assert done.path == f"model=m/instance=i/target=local/run-{'a' * 16}.parquet"

@@ -1,5 +1,7 @@
 """SQL over results: what only reads is answered, all else is refused."""
 
+import sys
+
 import pytest
 
 from servetune.errors import InputError
@@ -22,6 +24,15 @@ def test_a_table_has_further_names():
     assert found == [(2,)]
 
 
+def test_times_with_a_zone_and_large_numbers_are_text_that_every_form_holds(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pytz", None)  # which DuckDB would ask for
+    sql = "-- é\nSELECT timestamptz '2026-01-02 03:04:05+02' t, 1 t, 2::hugeint^0 o; -- ;"
+    names, [row] = query(sql, TABLES)
+    assert (names, row) == (["t", "t_2", "o"], ("2026-01-02 01:04:05+00", 1, 1.0))
+    _, [[most]] = query(f"SELECT {2**127 - 1}::hugeint", TABLES)
+    assert most == str(2**127 - 1)
+
+
 @pytest.mark.parametrize(
     ("sql", "message"),
     [
@@ -31,7 +42,11 @@ def test_a_table_has_further_names():
         ("SET enable_external_access = true", "SET is no"),
         ("CREATE TABLE t AS SELECT 1", "CREATE is no"),
         ("SELECT 1; SELECT 2", "these are 2"),
-        ("", "these are 0"),
+        ("", "the SQL has no statement"),
+        ("-- c", "the SQL has no statement"),
+        ("EXPLAIN COPY results TO 'x.csv'", "COPY is no statement that only reads"),
+        ("/* c */ EXPLAIN ANALYZE CREATE TABLE t AS SELECT 1", "CREATE is no"),
+        ("SELECT * FROM clas", r"clas does not exist!$"),
         ("SELECT * FROM read_csv('/etc/passwd')", "disabled by configuration"),
         ("SELECT * FROM '/etc/passwd'", "does not exist"),
         ("SELECT * FROM read_parquet('s3://bucket/x')", "disabled by configuration"),

@@ -25,6 +25,7 @@ from servetune.store.register import (
     RunEnded,
     append_entry,
     journal_identity,
+    whole_path,
     workload_digest,
 )
 
@@ -90,7 +91,7 @@ class RegisteredRun:
         self._told = tell_register(
             RunBegan(
                 run=self.run,
-                path=str(self._journal.absolute()),
+                path=str(whole_path(self._journal)),
                 verb=self._verb,
                 model=model,
                 engine=engine,

@@ -63,6 +63,9 @@ class RegisterDeployment(Request, frozen=True, kw_only=True):
         str, argument("Folder of a bundle, or an endpoint's name.", metavar="BUNDLE|ENDPOINT")
     ]
     region: Annotated[str | None, REGION] = None
+    force: Annotated[
+        bool, option("Registration of an endpoint that AWS does not know, or cannot be asked of.")
+    ] = False
     run: Annotated[
         str | None,
         option("Name of the run of its trial.", metavar="RUN", default="the bundle's"),
@@ -288,8 +291,8 @@ def register_deployment(
         options: Fields of `RegisterDeployment`.
 
     Raises:
-        InputError: It is no bundle, no run or trial has that name, or the target has no model
-            packages.
+        InputError: It is no bundle, no run or trial has that name, the target has no model
+            packages, or AWS knows no such endpoint and it is not forced.
         DeployError: AWS refused.
         StoreError: The register could not be written.
     """
@@ -361,7 +364,11 @@ def _content(
 def _endpoint(
     request: RegisterDeployment,
 ) -> tuple[DeploymentPlace, DeployedConfig, Packaged | None]:
-    """An endpoint by its name, as AWS describes it where it can be asked."""
+    """An endpoint by its name, as AWS describes it.
+
+    Raises:
+        InputError: AWS does not confirm it, and it is not forced.
+    """
     region = require_region(region_of(request.region))
     place = DeploymentPlace(target="sagemaker", name=require_name(request.target), region=region)
     prices = {
@@ -372,11 +379,16 @@ def _endpoint(
     try:
         found = completed(described(aws_in(region), place.name, prices))
     except ServetuneError as error:
-        note(f"note: {place.name} is registered by its name alone: {error.message}")
+        doubt = f"AWS does not confirm the endpoint: {error.message}"
     else:
-        if found is None:
-            note(f"note: AWS knows no endpoint {place.name} in {region}")
+        doubt = f"AWS knows no endpoint {place.name} in {region}"
     if found is None:
+        if not request.force:
+            raise InputError(
+                f"there is no folder '{request.target}', and {doubt}",
+                hint="give a bundle's folder, an endpoint and its --region, or --force",
+            )
+        note(f"note: {place.name} is registered by its name alone: {doubt}")
         return place, DeployedConfig(), None
     if found.container is None:
         return place, found.config, None

@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from servetune.api.frames import TableRow, Tabular
+from servetune.api.notes import note
 from servetune.api.registry import DeployedRow, deployed_rows
 from servetune.api.request import WRITTEN, Request, request_of
 from servetune.api.run_facts import facts_of
@@ -23,16 +24,20 @@ from servetune.json_value import JsonObject
 from servetune.option import argument, option
 from servetune.store import Artifacts
 from servetune.store.catalogue import LOOKED_FOR_DEPTH, Catalogue, discard_catalogue
-from servetune.store.catalogue_rows import RunRow, TrialRow
+from servetune.store.catalogue_rows import DeploymentRow, RunRow, TrialRow
 from servetune.store.register import (
     DeploymentNoted,
+    DeploymentRemoved,
     RunRemoved,
     append_entry,
     folders_below,
     journal_identity,
     journals_below,
+    whole_path,
 )
+from servetune.store.run_files import RunFiles, run_files
 from servetune.store.tags import parse_tags, write_tags
+from servetune.units import counted
 
 STATES = ("running", "ended", "interrupted", "failed", "lost", "gone")
 
@@ -109,11 +114,18 @@ class TagRun(Request, frozen=True, kw_only=True):
 
 
 class RemoveRun(Request, frozen=True, kw_only=True):
-    """A run that is removed from the catalogue."""
+    """A run that is removed from the catalogue, or a deployment from the registry."""
 
     verb: ClassVar[str] = "runs rm"
 
-    run: Annotated[str, RUN]
+    run: Annotated[
+        str,
+        argument(
+            "Run: its identity or the begin of it, a tag, or its journal; or a deployment's "
+            "identity, name or bundle.",
+            metavar="RUN|DEPLOYMENT",
+        ),
+    ]
     files: Annotated[
         bool, option("Deletion of the run's files as well; no other file is touched.")
     ] = False
@@ -212,12 +224,14 @@ class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
         deployments: Deployments of the catalogue now.
         found_runs: Journals that were not known before.
         found_deployments: Bundles that were not known before.
+        missing: Folders that are not there.
     """
 
     runs: int
     deployments: int
     found_runs: int
     found_deployments: int
+    missing: tuple[str, ...] = ()
 
 
 def catalogue() -> Catalogue:
@@ -301,6 +315,7 @@ def tag_run(request: TagRun | str | None = None, /, **options: object) -> dict[s
     changes |= dict.fromkeys(parse_tags(request.untag))
     with catalogue() as index:
         row = index.find(request.run)
+        _require_no_identities(request.tags, index.runs())
     if row.state == "gone":
         raise StoreError(
             f"the journal of {row.run} is not at {row.path} any more",
@@ -314,16 +329,29 @@ def tag_run(request: TagRun | str | None = None, /, **options: object) -> dict[s
     return write_tags(Path(row.path), changes)
 
 
-def files_of_run(row: RunRow) -> tuple[Path, ...]:
-    """Files of a run that are there, those of its levels among them; nothing that others wrote."""
+def _require_no_identities(tags: Sequence[str], runs: Sequence[RunRow]) -> None:
+    """Raise `InputError` where a tag would stand before a run that its identity names."""
+    for name in parse_tags(tuple(tags)):
+        same = next((row for row in runs if row.run.startswith(name)), None)
+        if same is not None:
+            raise InputError(
+                f"the tag '{name}' is the begin of run {same.run}, which it would hide",
+                hint="choose another name",
+            )
+
+
+def files_of_run(row: RunRow) -> RunFiles:
+    """Files of a run that are there, those of its levels among them, and others named like them."""
     journal = Path(row.path)
     identity = journal_identity(journal)
     if row.state == "gone" or identity is None:
-        return ()
-    found: list[Path] = []
-    for each in (journal, *(_levels(journal, row.run) if identity.run else ())):
-        found += _files_at(Artifacts(each.parent, each.stem))
-    return tuple(found)
+        return RunFiles()
+    journals = (journal, *(_levels(journal, row.run) if identity.run else ()))
+    found = [run_files(Artifacts(each.parent, each.stem), WRITTEN) for each in journals]
+    return RunFiles(
+        own=tuple(path for each in found for path in each.own),
+        others=tuple(path for each in found for path in each.others),
+    )
 
 
 def _levels(journal: Path, run: str) -> list[Path]:
@@ -331,22 +359,6 @@ def _levels(journal: Path, run: str) -> list[Path]:
     below = journals_below(journal.parent, most_depth=1)
     named = [path for path in below if path.name == journal.name and path != journal]
     return [path for path in named if (found := journal_identity(path)) and found.run == run]
-
-
-def _files_at(artifacts: Artifacts) -> list[Path]:
-    stem, folder = artifacts.stem, artifacts.folder
-    own = [
-        artifacts.journal, artifacts.summary, artifacts.dashboard, artifacts.requests,
-        artifacts.timelines, artifacts.status, artifacts.order, artifacts.tags,
-        folder / f"{stem}.requests.csv", folder / f"{stem}.requests.parquet",
-        folder / f"{stem}.server.json",
-    ]  # fmt: skip
-    with contextlib.suppress(OSError):
-        if artifacts.configuration.read_bytes().startswith(WRITTEN.encode()):
-            own.append(artifacts.configuration)
-    if artifacts.logs.is_dir() and not artifacts.logs.is_symlink():
-        own += sorted(path for path in artifacts.logs.iterdir() if not path.is_dir())
-    return [path for path in own if path.is_file() or path.is_symlink()]
 
 
 def remove_run(
@@ -358,39 +370,83 @@ def remove_run(
 ) -> tuple[Path, ...]:
     """Remove a run from the catalogue, with `files` its files as well; the files that are gone.
 
+    A deployment is taken out of the registry likewise; what is deployed goes on as it is.
+
     Args:
-        request: The request, or the name of the run.
+        request: The request, or the name of the run or deployment.
         confirm: Asked before anything is removed; without it, `yes` must be given.
         options: Fields of `RemoveRun`.
 
     Raises:
-        InputError: No run has that name, several have, it runs, or nobody agreed.
+        InputError: Nothing has that name, several have, it runs, or nobody agreed.
         StoreError: The register or a file could not be changed.
     """
     request = request_of(RemoveRun, request, options)
     with catalogue() as index:
-        row = index.find(request.run)
+        deployment = None if index.called(request.run) else _deployment(index, request)
+        row = index.find(request.run) if deployment is None else None
+    if row is None:
+        assert deployment is not None, "find raises where there is neither"
+        name = deployment.place.name or deployment.place.folder
+        what = f"deployment {name} ({deployment.state}) from the registry; it goes on as it is"
+        _require_consent(request, what, confirm)
+        append_entry(DeploymentRemoved(place=deployment.place))
+        return ()
     if row.state == "running":
         raise InputError(f"{row.run} is running", hint="end it first; servetune ui can stop it")
-    files = files_of_run(row) if request.files else ()
-    if not request.yes:
-        what = f"run {row.run} ({row.path})"
-        if files:
-            what += f" and delete {len(files)} files: {', '.join(each.name for each in files)}"
-        if confirm is None:
-            raise InputError(f"nobody agreed to remove {what}", hint="give --yes (yes=True)")
-        if not confirm(f"Remove {what}?"):
-            raise InputError("nothing was removed: it was not agreed to")
-    for path in files:
+    files = files_of_run(row) if request.files else RunFiles()
+    what = f"run {row.run} ({row.path})"
+    if files.own:
+        names = ", ".join(each.name for each in files.own)
+        what += f" and delete {counted(len(files.own), 'file')}: {names}"
+    _require_consent(request, what, confirm)
+    for path in files.own:
         try:
             path.unlink()
         except OSError as error:
             raise StoreError(f"cannot delete {path}: {error.strerror}") from None
-    for folder in {path.parent for path in files} - {Path(row.path).parent}:
+    for folder in {path.parent for path in files.own} - {Path(row.path).parent}:
         with contextlib.suppress(OSError):  # what is not empty stays
             folder.rmdir()
+    if files.others:
+        note(f"note: kept, as not of servetune: {', '.join(map(str, files.others))}")
     append_entry(RunRemoved(run=row.run))
-    return files
+    return files.own
+
+
+def _require_consent(request: RemoveRun, what: str, confirm: Callable[[str], bool] | None) -> None:
+    """Raise `InputError` where nobody agrees to a removal."""
+    if request.yes:
+        return
+    if confirm is None:
+        raise InputError(f"nobody agreed to remove {what}", hint="give --yes (yes=True)")
+    if not confirm(f"Remove {what}?"):
+        raise InputError("nothing was removed: it was not agreed to")
+
+
+def _deployment(index: Catalogue, request: RemoveRun) -> DeploymentRow | None:
+    """Deployment of an identity, a name or a bundle's folder; `None` without one.
+
+    Raises:
+        InputError: Several have that name, or its files are asked for.
+    """
+    folder = str(whole_path(request.run))
+    found = [
+        row
+        for row in index.deployments()
+        if request.run in (row.deployment, row.place.name) or folder == row.place.folder
+    ]
+    if len(found) > 1:
+        listed = ", ".join(f"{each.deployment} ({each.place.target})" for each in found)
+        raise InputError(
+            f"'{request.run}' is {len(found)} deployments: {listed}", hint="name one of them"
+        )
+    if found and request.files:
+        raise InputError(
+            f"{request.run} is a deployment, and --files is of runs",
+            hint="leave --files out; delete its bundle yourself",
+        )
+    return found[0] if found else None
 
 
 def rebuild_runs(
@@ -403,21 +459,22 @@ def rebuild_runs(
         options: Fields of `RebuildRuns`.
 
     Raises:
-        StoreError: A folder is not there, the register cannot be written, or a newer servetune
-            made the catalogue.
+        StoreError: None of the folders is there, the register cannot be written, or a newer
+            servetune made the catalogue.
     """
     if isinstance(request, str | Path):
         request = (request,)
     if request is not None and not isinstance(request, RebuildRuns):
         request = RebuildRuns(folders=tuple(map(Path, request)))
     request = request_of(RebuildRuns, request or RebuildRuns(), options)
-    for folder in request.folders:
-        if not folder.is_dir():
-            raise StoreError(f"{folder} is no folder", hint="give folders of results")
+    folders = [folder for folder in request.folders if folder.is_dir()]
+    missing = tuple(str(folder) for folder in request.folders if folder not in folders)
+    if missing and not folders:
+        raise StoreError(f"{', '.join(missing)} is no folder", hint="give folders of results")
     discard_catalogue()
     found, bundles = 0, 0
     with catalogue() as index:
-        for folder in request.folders:
+        for folder in folders:
             for entry in index.found_in(folder):
                 append_entry(entry)
                 found += 1
@@ -434,6 +491,7 @@ def rebuild_runs(
             deployments=len(index.deployments()),
             found_runs=found,
             found_deployments=bundles,
+            missing=missing,
         )
 
 

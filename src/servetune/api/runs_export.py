@@ -24,7 +24,8 @@ from servetune.option import Count, argument, option
 from servetune.store.results_columns import PARTITIONS
 from servetune.store.results_folder import ExportedFile, LocalFolder, export_rows
 from servetune.store.results_parquet import require_parquet
-from servetune.store.results_rows import SIMULATED, Row, RowOptions, grouped
+from servetune.store.results_rows import SIMULATED, Row, RowOptions, distinct, grouped
+from servetune.units import counted
 
 
 class ExportRuns(Request, frozen=True, kw_only=True):
@@ -37,8 +38,10 @@ class ExportRuns(Request, frozen=True, kw_only=True):
     sources: Annotated[
         tuple[Path, ...],
         argument(
-            "Journals (.jsonl), summaries or records (.json), or folders of journals.",
+            "Journals (.jsonl), names of runs, summaries or records (.json), or folders of "
+            "journals.",
             metavar="SOURCE...",
+            of_run=True,
         ),
     ]
     to: Annotated[
@@ -115,12 +118,13 @@ class ExportedRuns(Tabular, frozen=True, kw_only=True):
             counts[each.state] += 1
         words = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
         if self.dry_run:
-            words = f"{len(self.files)} files would be written"
-        lines = [f"{self.trials} trials in {self.to}: {words}"]
+            words = f"{counted(len(self.files), 'file')} would be written"
+        lines = [f"{counted(self.trials, 'trial')} in {self.to}: {words}"]
         if self.simulated_left_out:
-            lines.append(f"{self.simulated_left_out} simulated trials left out: --simulated")
+            left_out = counted(self.simulated_left_out, "simulated trial")
+            lines.append(f"{left_out} left out: --simulated")
         if self.failed_left_out:
-            lines.append(f"{self.failed_left_out} failed trials left out: --failed")
+            lines.append(f"{counted(self.failed_left_out, 'failed trial')} left out: --failed")
         if self.registered:
             lines.append(f"Glue {self.registered}")
         return "\n".join(lines)
@@ -150,7 +154,7 @@ def export_runs(
     table = glue_table(request.glue) if request.glue is not None else None
     if table and remote is None:
         raise InputError("Glue knows files in S3 alone", hint="give --to s3://BUCKET/PREFIX")
-    rows = [row for each in _read(request) for row in each.rows]
+    rows = distinct(row for each in _read(request) for row in each.rows)
     chosen = [row for row in rows if _wanted(row, request)]
     simulated = sum(row["kind"] == SIMULATED for row in rows) if not request.simulated else 0
     failed = len(rows) - len(chosen) - simulated
@@ -159,7 +163,7 @@ def export_runs(
     result = ExportedRuns(
         to=request.to.rstrip("/"),
         files=_planned(chosen),
-        trials=len({row["trial_id"] for row in chosen}),
+        trials=len(chosen),
         simulated_left_out=simulated,
         failed_left_out=failed,
         dry_run=request.dry_run,

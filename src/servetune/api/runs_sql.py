@@ -14,6 +14,7 @@ from servetune.api.aws_region import REGION, region_of
 from servetune.api.frames import TableRow, Tabular, columns_of
 from servetune.api.inputs import journals_in
 from servetune.api.request import Request, request_of
+from servetune.api.run_names import journal_of
 from servetune.api.run_rows import JournalRows, read_rows, with_permissions_named
 from servetune.api.waiting import aws_in, completed
 from servetune.deploy.aws.athena import USD_PER_TB, AthenaAnswer, AthenaPlace, ask
@@ -36,7 +37,7 @@ from servetune.store.results_parquet import (
 )
 from servetune.store.results_rows import SIMULATED
 from servetune.store.results_sql import query, require_duckdb
-from servetune.units import format_bytes
+from servetune.units import counted, format_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,8 +58,8 @@ class QueryRuns(Request, frozen=True, kw_only=True):
     sources: Annotated[
         tuple[str, ...],
         argument(
-            "Journals (.jsonl), summaries or records (.json), Parquet files, folders of these or "
-            "s3://BUCKET/PREFIX; the current folder by default.",
+            "Journals (.jsonl), names of runs, summaries or records (.json), Parquet files, "
+            "folders of these or s3://BUCKET/PREFIX; the current folder by default.",
             metavar="[SOURCE..]",
         ),
     ] = ()
@@ -117,10 +118,10 @@ class QueryAnswer(Tabular, frozen=True, kw_only=True):
 
     def note(self) -> str:
         """What was read, and what it cost, in a line."""
-        answer = f"{len(self.rows):,} row{'' if len(self.rows) == 1 else 's'}"
+        answer = counted(len(self.rows), "row")
         if self.athena is not None:
             return f"{answer}; {_scanned(self.athena)}; query {self.athena.query_id}"
-        of = [f"{self.trials or 0:,} results in {self.files:,} files"]
+        of = [f"{counted(self.trials or 0, 'result')} in {counted(self.files, 'file')}"]
         if self.simulated:
             of.append(f"{self.simulated:,} of them simulated (column kind)")
         if self.failed:
@@ -246,7 +247,7 @@ def _sources(request: QueryRuns) -> tuple[list[JournalRows], list[pa.Table]]:
         if source.startswith("s3:"):
             parquet += _in_s3(source, request.region)
             continue
-        path = Path(source).expanduser()
+        path = journal_of(Path(source).expanduser())
         if path.is_dir():
             files = parquet_files(path)
             parquet += [_local(each) for each in files]

@@ -13,6 +13,7 @@ from servetune.cli.output import echo, print_json
 from servetune.cli.runs_export import export
 from servetune.cli.runs_sql import sql
 from servetune.report import console, deployments_table, runs_table
+from servetune.units import counted
 
 
 @click.group()
@@ -33,7 +34,8 @@ def list_(request: api.ListRuns, *, as_json: bool) -> int:
     elif found.runs:
         console().print(runs_table(found.runs))
     else:
-        echo(f"none of {found.known} runs fits" if found.known else "no run is known here as yet")
+        known = counted(found.known, "run")
+        echo(f"none of {known} fits" if found.known else "no run is known here as yet")
         echo("servetune runs rebuild FOLDER takes in the journals of a folder")
     return 0
 
@@ -69,11 +71,14 @@ def tag(request: api.TagRun, *, as_json: bool) -> int:
 
 @verb(api.RemoveRun)
 def rm(request: api.RemoveRun) -> int:
-    """Remove a run from the catalogue; its files stay unless --files is given. It asks first."""
+    """Remove a run from the catalogue; its files stay unless --files is given. It asks first.
+
+    Of a deployment: take it out of the registry; it goes on as it is.
+    """
     gone = api.remove_run(request, confirm=_agreed if _at_terminal() else None)
     for path in gone:
         print(f"deleted {path}")
-    echo("the run is not in the catalogue any more")
+    echo(f"{request.run} is not in the catalogue any more")
     return 0
 
 
@@ -82,10 +87,13 @@ def rebuild(request: api.RebuildRuns) -> int:
     """Make the catalogue again from the register and the journals, those of FOLDERs included."""
     made = api.rebuild_runs(request)
     print(
-        f"{made.runs} runs ({made.found_runs} journals found), "
-        f"{made.deployments} deployments ({made.found_deployments} bundles found)"
+        f"{counted(made.runs, 'run')} ({counted(made.found_runs, 'journal')} found), "
+        f"{counted(made.deployments, 'deployment')} "
+        f"({counted(made.found_deployments, 'bundle')} found)"
     )
-    return 0
+    for folder in made.missing:
+        echo(f"error: {folder} is no folder")
+    return 2 if made.missing else 0
 
 
 @verb(api.ListDeployments, json=True)
@@ -100,7 +108,8 @@ def deployments(request: api.ListDeployments, *, as_json: bool) -> int:
     elif found.rows:
         console().print(deployments_table(found.rows))
     else:
-        echo(f"none of {found.known} deployments fits" if found.known else "nothing is deployed")
+        known = counted(found.known, "deployment")
+        echo(f"none of {known} fits" if found.known else "nothing is deployed")
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from servetune import api
 from servetune.cli.derive import verb
 from servetune.cli.output import echo, print_json
+from servetune.units import counted
 
 
 @verb(api.ExportRuns, json=True)
@@ -23,6 +24,7 @@ def export(request: api.ExportRuns, *, as_json: bool) -> int:
         print_json(done)
         return 0
     for each in done.files:
-        echo(f"{'would write' if done.dry_run else each.state:<11} {each.path} ({each.rows} rows)")
+        state = "would write" if done.dry_run else each.state
+        echo(f"{state:<11} {each.path} ({counted(each.rows, 'row')})")
     print(done)
     return 0

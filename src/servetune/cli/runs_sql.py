@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from servetune import api
-from servetune.cli.derive import verb
+from servetune.cli.derive import DerivedCommand, verb
 from servetune.cli.output import echo, print_json
 from servetune.report import console
 from servetune.visible import visible
 
+#: Width in which a table has all its text.
+_UNBOUNDED = 1_000_000
+#: Rows that a terminal shows.
+MOST_ROWS = 1000
+#: Begin of SQL with a comment; an option has no space before its value's `=`.
+_COMMENT = re.compile(r"--[^=\s]*\s")
 
-@verb(api.QueryRuns, json=True)
+
+class SqlCommand(DerivedCommand):
+    """Command whose SQL may begin with a comment, which looks like an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the command line."""
+        return super().parse_args(ctx, [f" {a}" if _COMMENT.match(a) else a for a in args])
+
+
+@verb(api.QueryRuns, json=True, command=SqlCommand)
 def sql(request: api.QueryRuns, *, as_json: bool) -> int:
     """Answer SQL over trials of journals, exported Parquet files and prefixes in S3.
 
@@ -28,20 +50,42 @@ def sql(request: api.QueryRuns, *, as_json: bool) -> int:
     if as_json:
         print_json(list(answer.as_rows()))
     elif request.out is None:
-        console().print(_table(answer))
+        show(answer, console())
     echo(answer.note())
     if request.out is not None:
         echo(f"{'answer':<10} {request.out}")
     return 0
 
 
-def _table(answer: api.QueryAnswer) -> Table:
+def show(answer: api.QueryAnswer, to: Console) -> None:
+    """Print a table; at a terminal one value per line where it is wider, and no more rows than
+    anyone reads.
+    """
+    rows = answer.rows[:MOST_ROWS] if to.is_terminal else answer.rows
+    table = _table(answer.columns, rows)
+    width = Measurement.get(to, to.options.update(max_width=_UNBOUNDED), table).maximum
+    if not to.is_terminal:
+        to.width = max(to.width, width)
+    if width <= to.width:
+        to.print(table)
+    else:
+        longest = max(len(visible(name)) for name in answer.columns)
+        for number, row in enumerate(rows, 1):
+            to.print(Text(f"row {number:,}", style="bold"))
+            for name, value in zip(answer.columns, row, strict=True):
+                line = Text(f"  {visible(name):<{longest}}  {_shown(value)}")
+                to.print(line, soft_wrap=True)
+    if len(rows) < len(answer.rows):
+        echo(f"the first {len(rows):,} of {len(answer.rows):,} rows; --out FILE has all of them")
+
+
+def _table(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for place, name in enumerate(answer.columns):
-        values = [row[place] for row in answer.rows if row[place] is not None]
+    for place, name in enumerate(columns):
+        values = [row[place] for row in rows if row[place] is not None]
         numbers = bool(values) and all(isinstance(value, int | float) for value in values)
         table.add_column(Text(visible(name)), justify="right" if numbers else "left")
-    for row in answer.rows:
+    for row in rows:
         table.add_row(*(Text(_shown(value)) for value in row))
     return table
 

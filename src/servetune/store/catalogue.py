@@ -40,6 +40,7 @@ from servetune.store.register import (
     DeploymentMeasured,
     DeploymentNoted,
     DeploymentPlace,
+    DeploymentRemoved,
     JournalIdentity,
     RegisterPart,
     RunBegan,
@@ -50,6 +51,7 @@ from servetune.store.register import (
     journal_identity,
     journals_below,
     read_register,
+    whole_path,
 )
 from servetune.store.tags import read_tags
 
@@ -137,7 +139,8 @@ class Catalogue:
             except (sqlite3.DatabaseError, OSError) as error:
                 _close(db)
                 if again or not _is_broken(error):
-                    _NOTES.warning("note: %s cannot be written (%s); nothing is lost", path, error)
+                    reason = getattr(error, "strerror", None) or error
+                    _NOTES.warning("note: %s cannot be written (%s); nothing is lost", path, reason)
                     break
                 _NOTES.warning("note: %s is broken (%s) and is made anew", path, error)
                 _discard(path)
@@ -147,16 +150,21 @@ class Catalogue:
             else:
                 return db
         self._db = _connected(None)
-        self.refresh()
+        self.refresh(quiet=True)
         return self._db
 
-    def refresh(self) -> None:
-        """Take in what is new in the register, and journals that changed, moved or went."""
+    def refresh(self, *, quiet: bool = False) -> None:
+        """Take in what is new in the register, and journals that changed, moved or went.
+
+        Args:
+            quiet: Whether a register that cannot be read goes without a note, after another one.
+        """
         [(inode, offset)] = self._db.execute("SELECT inode, offset FROM register")
         try:
             part = read_register(offset, inode)
         except StoreError as error:
-            _NOTES.warning("note: %s", error.message)
+            if not quiet:
+                _NOTES.warning("note: %s", error.message)
             part = RegisterPart(end=offset, inode=inode)
         if part.newer:
             _NOTES.warning(
@@ -202,6 +210,12 @@ class Catalogue:
                     self._db.execute(f"DELETE FROM {table} WHERE run = ?", (entry.run,))  # noqa: S608
             case DeploymentNoted():
                 self._deploy(entry)
+            case DeploymentRemoved():
+                for table in ("deployments", "adapters", "measurements"):
+                    self._db.execute(
+                        f"DELETE FROM {table} WHERE deployment = ?",  # noqa: S608
+                        (entry.place.identity,),
+                    )
             case DeploymentMeasured():
                 self._measure(entry)
 
@@ -373,7 +387,7 @@ class Catalogue:
         known |= {each for (each,) in self._db.execute("SELECT path FROM copies")}
         heads = dict(self._db.execute("SELECT head, run FROM runs WHERE head IS NOT NULL"))
         for path in sorted(
-            journals_below(folder.absolute(), most_depth=LOOKED_FOR_DEPTH),
+            journals_below(whole_path(folder), most_depth=LOOKED_FOR_DEPTH),
             key=lambda path: (len(path.parts), str(path)),
         ):
             identity = journal_identity(path)
@@ -429,13 +443,13 @@ class Catalogue:
     def called(self, name: str) -> list[RunRow]:
         """Runs that a name may mean: an identity or the begin of one, a tag, or a path."""
         runs = self.runs()
-        place = str(Path(name).absolute())
-        stem = str(Path(place).with_suffix(".jsonl"))
+        place = str(whole_path(name))
+        stem = str(Path(place).with_suffix(".jsonl")) if Path(place).name else place
         tag, _, value = name.partition("=")
         for chosen in (
             [row for row in runs if row.run == name],
-            [row for row in runs if place == row.path or place in row.copies],
-            [row for row in runs if stem == row.path],
+            [row for row in runs if place in map(_whole, (row.path, *row.copies))],
+            [row for row in runs if stem == _whole(row.path)],
             [row for row in runs if tag in row.tags and value in (row.tags[tag], "")],
             [row for row in runs if name and row.run.startswith(name)],
         ):
@@ -587,6 +601,10 @@ def _is_of(identity: JournalIdentity, run: str, head: str) -> bool:
     if identity.run:
         return identity.run == run
     return identity.head == run or head in ("", identity.head)
+
+
+def _whole(path: str) -> str:
+    return str(whole_path(path)) if ".." in path else path
 
 
 def _changed_at(path: Path) -> str:

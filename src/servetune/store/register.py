@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import os
 import secrets
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,18 +45,30 @@ def home() -> Path:
     """Folder of the register and the catalogue: `SERVETUNE_HOME`, else the user's data folder.
 
     Raises:
-        StoreError: The user has no home.
+        StoreError: `SERVETUNE_HOME` is no whole path, or the user has no home.
     """
     chosen = os.environ.get(HOME_VARIABLE)
     if chosen:
+        if not Path(chosen).is_absolute():
+            raise StoreError(
+                f"{HOME_VARIABLE} is {chosen}, which is another folder wherever a command runs",
+                hint="give a whole path: export "
+                f"{HOME_VARIABLE}={shlex.quote(str(whole_path(Path(chosen).expanduser())))}",
+            )
         return Path(chosen)
-    base = os.environ.get("XDG_DATA_HOME")
+    base = Path(os.environ.get("XDG_DATA_HOME", ""))
     try:
-        return (Path(base) if base else Path.home() / ".local" / "share") / "servetune"
+        data = base if base.is_absolute() else Path.home() / ".local" / "share"
+        return data / "servetune"
     except RuntimeError:  # a user that the system does not know, as in some containers
         raise StoreError(
             "there is no home folder for the catalogue", hint=f"name one with {HOME_VARIABLE}"
         ) from None
+
+
+def whole_path(path: str | Path) -> Path:
+    """Path from the root without `..`; links stay as they are."""
+    return Path(os.path.abspath(path))  # noqa: PTH100 - resolve follows links
 
 
 def register_path() -> Path:
@@ -236,6 +249,12 @@ class DeploymentNoted(Entry, frozen=True, kw_only=True, tag="deployment"):
     model_package: str = ""
 
 
+class DeploymentRemoved(Entry, frozen=True, kw_only=True, tag="deployment-removed"):
+    """Deployment that its user took out of the registry."""
+
+    place: DeploymentPlace
+
+
 class DeploymentMeasured(Entry, frozen=True, kw_only=True, tag="measured"):
     """Load test of a deployment.
 
@@ -262,7 +281,15 @@ class DeploymentMeasured(Entry, frozen=True, kw_only=True, tag="measured"):
     component: str = ""
 
 
-AnyEntry = RunBegan | RunEnded | RunFound | RunRemoved | DeploymentNoted | DeploymentMeasured
+AnyEntry = (
+    RunBegan
+    | RunEnded
+    | RunFound
+    | RunRemoved
+    | DeploymentNoted
+    | DeploymentRemoved
+    | DeploymentMeasured
+)
 
 
 def new_run() -> str:
@@ -442,7 +469,7 @@ def run_to_continue(path: Path) -> str:
         return new_run()
     if identity.run:
         return identity.run
-    place = str(path.absolute())
+    place = str(whole_path(path))
     entries: tuple[AnyEntry, ...] = ()
     with contextlib.suppress(StoreError):  # without it the digest is as good a name
         entries = read_register().entries

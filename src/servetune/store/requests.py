@@ -202,10 +202,10 @@ def write_requests_csv(path: Path, records: Sequence[Record]) -> None:
     Raises:
         StoreError: It could not be written.
     """
-    write_pieces(path, csv_lines(_COLUMNS, map(_row, records)))
+    write_pieces(path, csv_lines(COLUMNS, map(_row, records)))
 
 
-_COLUMNS = (
+COLUMNS = (
     "index", "due_s", "sent_s", "first_token_s", "end_s", "ttft_s", "tpot_s", "e2e_s",
     "wait_before_send_s", "connect_s", "input_tokens", "output_tokens", "outcome", "status",
     "detail", "session", "turn", "target", "model",
@@ -251,13 +251,13 @@ def write_requests_parquet(path: Path, records: Sequence[Record]) -> None:
 
 def request_arrays(pa: Any, records: Sequence[Record]) -> dict[str, Any]:
     """Columns of a table of requests, of the same types for every run."""
-    columns = list(zip(*map(_row, records), strict=True)) or [()] * len(_COLUMNS)
+    columns = list(zip(*map(_row, records), strict=True)) or [()] * len(COLUMNS)
     kinds = {"outcome": pa.string(), "detail": pa.string(), "model": pa.string()}
     arrays = {  # the same columns of the same types, also where a run has no value of one
         name: pa.array(
             values, type=pa.float64() if name.endswith("_s") else kinds.get(name, pa.int64())
         )
-        for name, values in zip(_COLUMNS, columns, strict=True)
+        for name, values in zip(COLUMNS, columns, strict=True)
     }
     arrays["chunk_times_s"] = _lists([record.chunk_times_s for record in records], pa.float64())
     arrays["chunk_tokens"] = _lists([record.chunk_tokens for record in records], pa.int32())

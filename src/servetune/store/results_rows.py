@@ -132,10 +132,18 @@ def file_name(run_id: str) -> str:
     return f"run-{run_id}.parquet"
 
 
+def distinct(rows: Iterable[Row]) -> list[Row]:
+    """Rows of distinct trials; of one that several journals have, such as a copy, the first."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        found.setdefault(row["trial_id"], row)
+    return list(found.values())
+
+
 def grouped(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """Rows by the path of their file below the folder of the table."""
     files: dict[str, list[Row]] = {}
-    for row in rows:
+    for row in distinct(rows):
         path = f"{folder_of(row)}/{file_name(row['run_id'])}"
         files.setdefault(path, []).append(row)
     return files

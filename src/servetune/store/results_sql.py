@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,18 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 }
 #: Statements that only read.
 _READING = frozenset({"SELECT", "EXPLAIN"})
+#: Part of the name of types that have a time zone.
+_ZONED = "WITH TIME ZONE"
+#: Begin of a statement that explains another, comments before it included.
+_EXPLAIN = re.compile(
+    r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*EXPLAIN\b(?:\s*ANALYZE\b|\s*\([^)]*\))*",
+    re.IGNORECASE | re.DOTALL,
+)
+#: Begins of what follows DuckDB's reason: the statement's picture, and frames of Python.
+_ASIDE = re.compile(r"\n\s*LINE \d+:|\n\s*At:\s*\n|\n?Traceback \(most recent")
+_GUESS = re.compile(
+    r'[;\s]*Did you mean "?(?:pg_|duckdb_|sqlite_|pragma_|information_schema)[^\n]*', re.IGNORECASE
+)
 
 
 def require_duckdb() -> None:
@@ -56,23 +69,71 @@ def query(
             if dot:
                 connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
             connection.execute(f"CREATE VIEW {name} AS FROM memory.main.{table_name}")
+        with contextlib.suppress(duckdb.Error):  # without the extension for time zones it is UTC
+            connection.execute("SET TimeZone = 'UTC'")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
         try:
-            _require_reading(connection.extract_statements(sql))
-            connection.execute(sql)
-            names = [each[0] for each in connection.description or ()]
+            _require_reading(connection, sql)
+            relation = connection.sql(sql)
+            names, types = relation.columns, [str(each) for each in relation.types]
+            if any(_ZONED in each for each in types):
+                connection.execute(_zoned_as_text(_unended(sql), types))
+            else:
+                connection.execute(sql)
+                names = [each[0] for each in connection.description or ()]
             return _distinct(names), [tuple(map(_plain, row)) for row in connection.fetchall()]
         except duckdb.Error as error:
             raise InputError(_reason(error), hint=_hint(tables)) from None
 
 
 def _plain(value: Any) -> Any:
-    return float(value) if isinstance(value, Decimal) else value
+    """Value that every form of an answer can hold: whole numbers past 64 bits are text."""
+    match value:
+        case Decimal():
+            return float(value)
+        case int() if not -(2**63) <= value < 2**63:
+            return str(value)
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case dict():
+            return {
+                key if isinstance(key, str) else str(key): _plain(each)
+                for key, each in value.items()
+            }
+    return value
 
 
-def _require_reading(statements: Sequence[duckdb.Statement]) -> None:
-    kinds = [each.type.name for each in statements]
+def _zoned_as_text(sql: str, types: Sequence[str]) -> str:
+    """The statement with times that have a zone as text in UTC: as such DuckDB would need a further
+    package for them.
+    """
+    columns = [f"c{place}" for place in range(len(types))]
+    chosen = (
+        f"CAST({name} AS VARCHAR)" if _ZONED in type_ else name
+        for name, type_ in zip(columns, types, strict=True)
+    )
+    return f"SELECT {', '.join(chosen)} FROM (\n{sql}\n) AS t({', '.join(columns)})"  # noqa: S608
+
+
+def _unended(sql: str) -> str:
+    """A statement without the semicolon at its end, and what follows it."""
+    import duckdb
+
+    content = sql.encode()
+    for offset, kind in reversed(duckdb.tokenize(sql)):
+        if kind != duckdb.token_type.comment:
+            return (content[:offset] if content[offset:].startswith(b";") else content).decode()
+    return sql
+
+
+def _require_reading(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Refuse what is not one statement that only reads; of EXPLAIN also what it explains."""
+    kinds = [each.type.name for each in connection.extract_statements(sql)]
+    if not kinds:
+        raise InputError(
+            "the SQL has no statement", hint='write it like "SELECT model_name, kind FROM results"'
+        )
     if len(kinds) != 1:
         raise InputError(
             f"one statement is run at a time, and these are {len(kinds)}",
@@ -83,11 +144,17 @@ def _require_reading(statements: Sequence[duckdb.Statement]) -> None:
             f"{kinds[0].replace('_', ' ')} is no statement that only reads",
             hint="begin it with SELECT; --out writes the answer to a file",
         )
+    explained = _EXPLAIN.match(sql)
+    if explained and kinds[0] == "EXPLAIN":
+        _require_reading(connection, sql[explained.end() :])
 
 
 def _reason(error: Exception) -> str:
-    """DuckDB's message in one line, without the picture of the statement."""
-    lines = [line.strip() for line in str(error).split("\n\nLINE ")[0].splitlines()]
+    """DuckDB's message in one line, without the picture of the statement, the frames of Python and
+    guesses at tables of DuckDB's own.
+    """
+    text = _ASIDE.split(str(error), maxsplit=1)[0]
+    lines = [line.strip() for line in _GUESS.sub("", text).splitlines()]
     return "; ".join(line.rstrip(".") for line in lines if line)
 
 
