@@ -29,9 +29,9 @@ _SUSTAINED = 0.95
 #: Rate, as a share of the formula's, at which a copy always has work, and requests of that run at
 #: first and at most.
 _FLOODED, _FLOOD, _MOST_FLOOD = 1.5, 6000, 48_000
-#: Runs with other seeds in which the largest rate must hold too, their requests, and the share of
-#: the rate that is tried next where one misses.
-_FURTHER_SEEDS, _LONG, _STEP = 2, 8000, 0.97
+#: Runs with other seeds in which the largest rate must hold too, where queues grow slowly and
+#: elsewhere; their requests, and the share of the rate that is tried next where one misses.
+_SEEDS_NEAR_FULL, _SEEDS, _LONG, _STEP = 2, 1, 8000, 0.97
 #: Share of a run's requests at its beginning, when the copy is not yet full, that are left out.
 _WARM_UP = 0.1
 #: Precision of the largest rate within the limits, as a share of the largest throughput.
@@ -155,12 +155,12 @@ class SimulatedCopy:
 
     def _holds_again(self, rate_per_s: float) -> bool:
         """Whether the limits hold in longer runs of other seeds; the worst values are kept."""
-        near = rate_per_s > _NEAR_FULL * self._most_per_s
+        near_full = rate_per_s > _NEAR_FULL * self._most_per_s
         worst = self.point(rate_per_s)
-        for seed in range(1, _FURTHER_SEEDS + 1):
+        for seed in range(1, 1 + (_SEEDS_NEAR_FULL if near_full else _SEEDS)):
             if worst is None or not self._holds(rate_per_s):
                 break
-            point, _ = self._run(rate_per_s, _LONG if near else _MOST, further_seed=seed)
+            point, _ = self._run(rate_per_s, _LONG, further_seed=seed)
             if point is not None:
                 point = msgspec.structs.replace(
                     point,
