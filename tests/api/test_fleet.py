@@ -115,7 +115,7 @@ def test_trials_agree_with_the_prediction_of_the_same_copies(journals):
     assert found["rates"].capacity_per_s == pytest.approx(alone.capacity_per_s, rel=0.15)
     # Users who begin together meet each other's first prompts, which random arrivals do not.
     share = found["users"].capacity_per_s / alone.capacity_per_s
-    assert 0.6 < share < 1.1
+    assert 0.6 < share < 1.2
     assert found["users"].key
     with pytest.raises(InputError, match="missed"):
         st.fleet(source=[journals / "users.jsonl"], rate=20, constraints="e2e_latency:p99<=1s")
