@@ -174,6 +174,23 @@ def test_reserving_pays_where_instances_run_long_enough():
         assert costs[found] == pytest.approx(min(costs))
 
 
+def test_a_copy_is_given_no_more_than_it_sustains():
+    """Limits so loose that only the queue binds: a formula that says more is not believed."""
+    part = Part(input_tokens=Uniform(50, 100), output_tokens=Uniform(8, 16))
+    copy = SimulatedCopy(
+        Plan(model="Qwen/Qwen3-4B"),
+        load_shape("Qwen/Qwen3-4B"),
+        node(gpu="L4", count=1),
+        Workload(parts=(part,), request_count=1000),
+        parse_constraints("ttft:p99<=20s"),
+        most_per_s=(formula := 75.0),
+    )
+    assert copy.point(formula) is None
+    assert copy.point(0.75 * formula) is None  # 56.25/s, in whose runs a queue grows to their end
+    sustained = copy.point(0.66 * formula)
+    assert sustained.values["p99_ttft_ms"] < 2000
+
+
 def test_windows_agree_with_every_request_of_a_small_fleet():
     """A quarter of an hour of a hill of traffic on one to four copies that come and go."""
     shape, machine = load_shape("Qwen/Qwen3-4B"), node(gpu="L4", count=1)

@@ -513,6 +513,13 @@ def measured_instances(asked: Measured) -> Sized:
             alone += len(_loads(records)) < 2
         elif name not in best or found.capacity_per_s > best[name].capacity_per_s:
             best[name] = found
+    if not groups and asked.names:
+        others = {record.metadata.instance_type or "" for record in asked.records} - {""}
+        if others:
+            raise InputError(
+                f"no trial is of {asked.names}: these are of {', '.join(sorted(others))}",
+                hint="leave --instance out, or name one of theirs",
+            )
     if not best:
         if alone == len(groups) and alone:
             raise InputError(

@@ -47,9 +47,19 @@ class Scaled(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[str, ...] = ()
 
     @property
+    def changes(self) -> bool:
+        """Whether instances are added and removed at all."""
+        return self.minimum != self.maximum
+
+    @property
     def label(self) -> str:
         """The range and target in words."""
-        return f"{self.minimum}:{self.maximum} at {self.target:g} in flight"
+        if not self.changes:
+            return f"{self.minimum} always"
+        return (
+            f"{self.minimum}:{self.maximum} at {self.target:g} in flight per instance, "
+            f"{self.target_per_copy:g} per copy (the threshold for KEDA)"
+        )
 
 
 class FleetLevel(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,8 +69,8 @@ class FleetLevel(msgspec.Struct, frozen=True, kw_only=True):
         rate_per_s: Requests per second.
         fleet: Instances, on demand.
         one_type: The cheapest fleet of one type of instance; `None` where `fleet` has one.
-        slow: Instances of its types that hold the limits at the slow end of their intervals;
-            `None` where none does, or nothing is known of it.
+        slow: The fleet of least cost if every type did as at the slow end of its interval; `None`
+            where no type holds the limits there, or nothing is known of it.
         reserved_usd_per_hour: Price with every instance reserved; `None` without a discount.
         scaling: Scaling of each type.
     """
@@ -189,7 +199,7 @@ class FleetPlan(Tabular, frozen=True, kw_only=True):
         yield from wrap(self._basis())
         yield ""
         yield from _text_table(*_instance_table(self.instances))
-        yield from wrap("; ".join(dict.fromkeys(_price_text(one) for one in self.instances)))
+        yield from wrap(f"prices: {_prices_text(self.instances)}")
         yield from wrap(_slow_text(self.instances))
         if self.levels:
             yield ""
@@ -211,6 +221,16 @@ class FleetPlan(Tabular, frozen=True, kw_only=True):
             words.append(f"the limits hold without the {self.survive} largest instances")
         if any(len(level.fleet.counts) > 1 for level in self.levels):
             words.append("each type is an endpoint of its own, requests divided by its capacity")
+        services = {name.startswith("ml.") for level in self.levels for name in level.fleet.counts}
+        if len(services) > 1:
+            words.append(
+                "types of SageMaker (ml.) and of EC2 are in one list, as they were named; those of "
+                "one fleet may be of both"
+            )
+        if any(level.slow is None for level in self.levels) and any(
+            one.slow_curve is not None for one in self.instances
+        ):
+            words.append(f"{DASH}: no type holds the limits at the slow end")
         return "; ".join(words)
 
     def _commands(self) -> Iterator[str]:
@@ -222,16 +242,13 @@ class FleetPlan(Tabular, frozen=True, kw_only=True):
             return
         yield ""
         for each in scaled:
-            yield from wrap(
-                f"{each.instance}: {each.label} per instance, {each.target_per_copy:g} per copy "
-                "(the threshold for KEDA)"
-            )
+            yield from wrap(f"{each.instance}: {each.label}")
             for command in each.commands:
                 yield f"  {command}"
 
     def page(self) -> str:
         """The same as an HTML page with charts."""
-        tables = [PageTable("Instances", *_instance_table(self.instances))]
+        tables = [PageTable("What one instance does", *_instance_table(self.instances))]
         charts: list[LineChart] = []
         if self.levels:
             tables.insert(0, PageTable("Fleets by rate", *_level_table(self)))
@@ -251,7 +268,7 @@ class FleetPlan(Tabular, frozen=True, kw_only=True):
             commands = tuple(c for each in self.levels[0].scaling for c in each.commands)
         return plain_page(
             f"Fleet of {self.model}",
-            facts=(*self._facts(), ("prices", "; ".join(map(_price_text, self.instances[:1])))),
+            facts=(*self._facts(), ("prices", _prices_text(self.instances))),
             charts=charts,
             lines=lines,
             tables=tables,
@@ -324,10 +341,16 @@ def _is_number(cell: str) -> bool:
     return cell in ("", DASH) or (cell.lstrip("$")[:1].isdigit() and " x " not in cell)
 
 
-def _price_text(one: SizedInstance) -> str:
-    price = one.price
-    about = ", ".join(filter(None, (price.region, price.source, price.date)))
-    return f"prices on demand: {about}" if price.date else f"price of {one.name}: {about}"
+def _prices_text(instances: Sequence[SizedInstance]) -> str:
+    """Region, source and date of the prices, and whose they are where sources differ."""
+    names: dict[str, list[str]] = {}
+    for one in instances:
+        price = one.price
+        about = ", ".join(filter(None, (price.region, price.source, price.date)))
+        names.setdefault(f"on demand, {about}" if price.date else about, []).append(one.name)
+    if len(names) == 1:
+        return next(iter(names))
+    return "; ".join(f"{about} ({', '.join(of)})" for about, of in names.items())
 
 
 def _slow_text(instances: Sequence[SizedInstance]) -> str:
@@ -381,8 +404,8 @@ def _day_lines(day: FleetDay, plan: FleetPlan, width: int | None = 100) -> Itera
     yield from fold(
         f"played in the simulator: limits held in {_share(played.held_fraction)} of "
         f"{len(played.serving):,} windows of {policy.period_s:g} s and for "
-        f"{_share(played.within_fraction)} of the requests; {played.fewest} to {played.most} "
-        "instances served"
+        f"{_share(played.within_fraction)} of the requests; "
+        f"{_instances(played.fewest, played.most)} served"
         + (
             f"; with {plan.survive} lost they would hold in {_share(played.safe_fraction)}"
             if plan.survive
@@ -417,11 +440,21 @@ def _day_lines(day: FleetDay, plan: FleetPlan, width: int | None = 100) -> Itera
     if day.slow_policy is not None and day.slow_usd is not None:
         slow = day.slow_policy
         yield from fold(
-            f"at the slow end of the interval: {slow.minimum} to {slow.maximum} instances, one "
-            f"more at {slow.target:g} in flight, {format_usd(day.slow_usd)}"
+            f"at the slow end of the interval: {_instances(slow.minimum, slow.maximum)}, "
+            + (
+                f"one more at {slow.target:g} in flight"
+                if slow.minimum != slow.maximum
+                else "always"
+            )
+            + f", {format_usd(day.slow_usd)}"
         )
     elif started.slow_curve is not None:
         yield from fold("at the slow end of the interval this instance holds the limits at no load")
+
+
+def _instances(fewest: int, most: int) -> str:
+    count = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+    return f"{count} {'instance' if most == 1 else 'instances'}"
 
 
 def _share(fraction: float) -> str:
@@ -512,14 +545,18 @@ def _level_charts(plan: FleetPlan) -> list[LineChart]:
 def _day_charts(day: FleetDay) -> list[LineChart]:
     rows = list(_day_rows(day))
     rows = rows[:: max(1, len(rows) // _CHART_POINTS)]
-    hours = [row["time_s"] / HOUR_S for row in rows]
+    hours = [*(row["time_s"] / HOUR_S for row in rows), day.traffic.lasts_s / HOUR_S]
 
     def series(label: str, name: str) -> Series:
-        return Series(label, hours, [float(row[name]) for row in rows])
+        return Series(label, hours, [*(float(row[name]) for row in rows), float(rows[-1][name])])
 
     return [
         LineChart("Requests per second", "hour", [series("rate", "rate_per_s")]),
-        LineChart("Instances", "hour", [series("serving", "serving"), series("paid for", "paid")]),
+        LineChart(
+            "Instances over time",
+            "hour",
+            [series("serving", "serving"), series("paid for", "paid")],
+        ),
         LineChart(
             "Requests in flight per instance",
             "hour",

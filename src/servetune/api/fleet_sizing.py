@@ -400,7 +400,12 @@ def _rate(text: str) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not 0 < number <= _MOST_RATE:
+    if number > _MOST_RATE:
+        raise InputError(
+            f"--rate '{text.strip()}' is above {_MOST_RATE:,.0f} requests per second",
+            hint="divide the traffic, and size the fleet of each part",
+        )
+    if not number > 0:
         raise InputError(f"--rate '{text.strip()}' is no rate above 0", hint=_RATES)
     return number
 
@@ -540,7 +545,14 @@ class _Rates:
         kinds = [one.capacity(self._free) for one in sized.instances]
         self._alone = [LeastCost([kind], self._lost) for kind in kinds]
         self._mixed = None if request.one_type else LeastCost(kinds, self._lost)
-        self._slow: dict[tuple[str, ...], LeastCost] = {}
+        slow = [
+            one.capacity(self._free, slow=True)
+            for one in sized.instances
+            if one.slow_capacity_per_s
+        ]
+        self._slow = [LeastCost([kind], self._lost) for kind in slow]
+        if slow and not request.one_type:
+            self._slow.append(LeastCost(slow, self._lost))
 
     def level(self, rate: float) -> FleetLevel:
         """The fleet for a rate."""
@@ -550,7 +562,11 @@ class _Rates:
         if self._mixed is not None:
             mixed = self._mixed.of(rate)
             cover = mixed if mixed.usd_per_hour < one_type.usd_per_hour * (1 - 1e-9) else one_type
-        slow = self._slowly(tuple(cover.counts), rate)
+        slow = min(
+            (programme.of(rate) for programme in self._slow),
+            key=lambda cover: (round(cover.usd_per_hour, 9), len(cover.counts), cover.machines),
+            default=None,
+        )
         usd, discount = cover.usd_per_hour, self._discount
         return FleetLevel(
             rate_per_s=rate,
@@ -558,27 +574,15 @@ class _Rates:
             one_type=one_type if cover is not one_type else None,
             slow=slow,
             reserved_usd_per_hour=None if discount is None else usd * (1 - discount),
-            scaling=tuple(
-                _scaled(self._by_name[name], cover, slow, self._free) for name in cover.counts
-            ),
+            scaling=tuple(_scaled(self._by_name[name], cover, self._free) for name in cover.counts),
         )
 
-    def _slowly(self, names: tuple[str, ...], rate: float) -> Cover | None:
-        """The fleet of these types at the slow end of their intervals."""
-        types = [self._by_name[name] for name in names]
-        types = [one for one in types if one.slow_capacity_per_s]
-        if not types:
-            return None
-        if names not in self._slow:
-            kinds = [one.capacity(self._free, slow=True) for one in types]
-            self._slow[names] = LeastCost(kinds, self._lost)
-        return self._slow[names].of(rate)
 
-
-def _scaled(one: SizedInstance, cover: Cover, slow: Cover | None, free: float) -> Scaled:
-    """Scaling that keeps a type at the load that it is sized for."""
+def _scaled(one: SizedInstance, cover: Cover, free: float) -> Scaled:
+    """Scaling that keeps a type at the load that it is sized for, with room for its slow end."""
     count = cover.counts[one.name]
-    most = max(count, (slow.counts.get(one.name, 0) if slow else 0), math.ceil(1.25 * count))
+    factor = one.capacity_per_s / one.slow_capacity_per_s if one.slow_capacity_per_s else 1.0
+    most = math.ceil(max(1.25, factor) * count - 1e-9)
     target = math.ceil(10 * one.in_flight(one.capacity_per_s * (1 - free))) / 10
     share = count * one.capacity_per_s * (1 - free) / cover.rate_per_s
     return Scaled(
@@ -617,8 +621,9 @@ def _commands(one: SizedInstance, scaled: Scaled, request: Fleet) -> tuple[str, 
         commands.append(journal_command(one.plan, one.node, _workload_of(request), users, stem))
     if not one.name.startswith("ml."):
         words = ["servetune", "deploy", "kubernetes", str(journal), *key, "--copies"]
-        words += [str(scaled.minimum * one.copies), "--autoscaler", "keda"]
-        words += ["--max-copies", str(scaled.maximum * one.copies)]
+        words += [str(scaled.minimum * one.copies)]
+        if scaled.changes:
+            words += ["--autoscaler", "keda", "--max-copies", str(scaled.maximum * one.copies)]
     else:
         words = ["servetune", "deploy", "sagemaker", str(journal), *key, "--instance", one.name]
         least, most, target = scaled.minimum, scaled.maximum, scaled.target
@@ -627,7 +632,8 @@ def _commands(one: SizedInstance, scaled: Scaled, request: Fleet) -> tuple[str, 
             target = scaled.target_per_copy
             words += ["--copies", str(least)]
         words += ["--instances", str(min(_MOST_DEPLOYED, scaled.minimum))]
-        words += ["--scale", f"{least}:{most}", "--requests-per-copy", f"{target:g}"]
+        if scaled.changes:
+            words += ["--scale", f"{least}:{most}", "--requests-per-copy", f"{target:g}"]
     return (*commands, shlex.join([*words, "--out", f"bundle-{one.name}"]))
 
 
@@ -669,7 +675,7 @@ def _day(traffic: Traffic, sized: Sized, request: Fleet) -> FleetDay:
     scaled = Scaled(
         instance=one.name,
         minimum=policy.minimum,
-        maximum=max(policy.maximum, slow.policy.maximum if slow else 0),
+        maximum=policy.maximum,
         target=policy.target,
         target_per_copy=_per_copy(policy.target, one),
         traffic_fraction=1.0,

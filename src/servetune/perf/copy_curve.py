@@ -55,12 +55,14 @@ class CopyCurve(msgspec.Struct, frozen=True, kw_only=True):
         slowdown: Factor on every time. A copy that takes f times as long for everything serves a
             rate as the copy itself serves f times the rate, with times f times as long.
         ttft_slowdown: Factor on the time to the first token, beside the rate's.
+        confirmed_per_s: Largest rate at which longer runs held the limits, before the slowdown.
     """
 
     points: tuple[CurvePoint, ...]
     limits: tuple[Constraint, ...]
     slowdown: float = 1.0
     ttft_slowdown: float = 1.0
+    confirmed_per_s: float = math.inf
 
     @property
     def most_per_s(self) -> float:
@@ -131,7 +133,7 @@ class CopyCurve(msgspec.Struct, frozen=True, kw_only=True):
         if not holds[0]:
             return None
         first = len(holds) if holds.all() else int(np.argmin(holds))
-        return float(asked[first - 1]) / self.slowdown
+        return min(float(asked[first - 1]), self.confirmed_per_s) / self.slowdown
 
     @property
     def _rates(self) -> list[float]:

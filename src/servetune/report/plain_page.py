@@ -21,11 +21,15 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem
 table { border-collapse: collapse; margin: 1.5rem 0; display: block; overflow-x: auto }
 caption { text-align: left; font-weight: 600 }
 th, td { border-bottom: 1px solid #ddd; padding: .25rem .75rem; text-align: left }
-pre { background: #f4f4f4; padding: .75rem; overflow-x: auto }
+pre { background: #f4f4f4; padding: .75rem; white-space: pre-wrap; overflow-wrap: anywhere }
 svg { max-width: 100%; height: auto } figure { margin: 1.5rem 0 } figcaption { font-weight: 600 }
 @media (prefers-color-scheme: dark) { body { color: #eee; background: #161616 }
   th, td { border-color: #444 } pre { background: #262626 } }
 """
+
+
+#: Steps between the values written at an axis, of hours and of all else.
+_HOURS, _DECIMAL = (1, 2, 3, 4, 6, 12, 24), (1, 2, 5, 10)
 
 
 class Series(NamedTuple):
@@ -105,7 +109,7 @@ def chart_svg(chart: LineChart) -> str:
             'stroke="#8886" /><text text-anchor="end" '
             f'x="{_LEFT - 6}" y="{y + 4:.1f}">{tick:,.6g}</text>'
         )
-    for tick in across.ticks():
+    for tick in across.ticks(_HOURS if chart.x_title == "hour" else _DECIMAL):
         x = across.place(tick)
         parts.append(
             f'<text text-anchor="middle" x="{x:.1f}" y="{_HEIGHT - 18}">{tick:,.6g}</text>'
@@ -148,14 +152,16 @@ class _Axis:
             low, high, value = math.log(low), math.log(high), math.log(value)
         return self._start + (value - low) / (high - low) * (self._end - self._start)
 
-    def ticks(self) -> list[float]:
+    def ticks(self, steps: Sequence[int] = _DECIMAL) -> list[float]:
         """Round values within the ends."""
         if self._log:
             powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             found = [10.0**power for power in powers]
         else:
             rough = (self.high - self.low) / 5
-            unit = 10.0 ** math.floor(math.log10(rough))
-            step = next(unit * m for m in (1, 2, 5, 10) if unit * m >= rough)
+            if steps is not _HOURS or not 1 <= rough <= steps[-1]:
+                steps = _DECIMAL
+            unit = 1.0 if steps is _HOURS else 10.0 ** math.floor(math.log10(rough))
+            step = next(unit * m for m in steps if unit * m >= rough)
             found = [step * n for n in range(math.ceil(self.low / step), int(self.high / step) + 1)]
         return [tick for tick in found if self.low <= tick <= self.high]

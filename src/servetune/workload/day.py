@@ -110,6 +110,8 @@ def traffic_of(text: str, peak_per_s: float | None) -> Traffic:
         return Traffic(name=text, times_s=times, rates_per_s=shares).scaled_to(peak_per_s)
     path = Path(text)
     if not path.is_file():
+        if path.is_dir():
+            raise InputError(f"{text} is a folder, no CSV file", hint=_FORM)
         if path.suffix or "/" in text:
             raise InputError(f"{text} is not there", hint=_FORM)
         raise UnknownName("day", text, SHAPES, hint=f"{', '.join(SHAPES)}, or a CSV file: {_FORM}")
@@ -132,8 +134,14 @@ def read_traffic(path: Path) -> Traffic:
     """
     try:
         lines = path.read_text("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}") from None
+    except UnicodeDecodeError:
+        raise InputError(
+            f"{path} is no text in UTF-8", hint=f"save it as CSV in UTF-8; {_FORM}"
+        ) from None
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}", hint="check its permissions"
+        ) from None
     rows = csv.DictReader(lines, skipinitialspace=True)
     names = {(name or "").strip().lower(): name for name in rows.fieldnames or ()}
     if not {"time", "rate"} <= names.keys():
