@@ -161,7 +161,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
         configurations: Configurations of both sides.
         only_base: Configurations without a partner among the new runs.
         only_new: Configurations without a partner among the base runs.
-        broken: Configurations of which the new runs failed and the base runs did not, with why.
+        broken: New runs that failed, by configuration and with why, where base runs did not.
         gate: Verdicts of the gate; empty without one.
         run_lengths: Numbers of runs and requests that tell the gate's differences, or the usual
             ones without a gate.
@@ -205,7 +205,8 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
                 further = f" and {len(names) - 6} more" if len(names) > 6 else ""
                 parts.append(f"{verdict}: {', '.join(names[:6])}{further}")
         if self.broken:
-            parts.append(f"failed runs of NEW: {'; '.join(self.broken)}")
+            further = f" and {len(self.broken) - 3} more" if len(self.broken) > 3 else ""
+            parts.append(f"failed runs of NEW: {'; '.join(self.broken[:3])}{further}")
         if not parts and not self.failed:
             parts.append("no difference is told apart from chance")
         if self.gated:
