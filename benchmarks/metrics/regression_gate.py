@@ -212,7 +212,7 @@ def judge(name, noise, pools, trials, paired, throughput):
 def judge_single(name, noise, pools):
     """Line of comparisons of one run a side of A: false alarms by several rules."""
     base, same = pools["base"][:RESAMPLED], pools["same"][:RESAMPLED]
-    pairs = [(i, j) for i in range(RESAMPLED) for j in range(RESAMPLED) if i != j]
+    pairs = [(i, j) for i in range(len(base)) for j in range(len(same)) if i != j]
     alarms = table = naive = iid = 0
     for i, j in pairs:
         tests = []

@@ -195,7 +195,7 @@ def test_what_cannot_be_compared_is_one_error_with_its_reason(tmp_path):
     ignored = st.compare(base, tmp_path / "c32", ignore_workload=True)
     assert "the loads differ" in str(ignored)
     failed = record(status="failed", failure=Failure(kind="load", reason="refused"))
-    with pytest.raises(InputError, match=r"no run of NEW .* answered a request: refused"):
+    with pytest.raises(InputError, match=r"no run of NEW .* ended well: refused"):
         st.compare(base, write(tmp_path / "failed", [failed]))
     with pytest.raises(InputError, match="no run of NEW"):
         st.compare(base, write(tmp_path / "none", [record(results={"completed": 0})]))
@@ -220,7 +220,83 @@ def test_a_configuration_that_no_longer_runs_fails_the_gate(tmp_path):
         path.write_text(path.read_text().replace('"started_at":"', '"started_at":"2'))
     found = st.compare(base, shifted, fail_on=GATE)
     assert found.status == 1
-    assert "no longer runs: size 2 (out of memory)" in found.comparison.words
+    assert "failed runs of NEW: size 2 (out of memory)" in found.comparison.words
+
+
+def test_a_new_side_that_failed_fails_the_gate_with_its_reason_in_junit(tmp_path):
+    base, junit = side(tmp_path / "base"), tmp_path / "gate.xml"
+    reason = "40 of 200 requests failed"
+    for name, kind in (("many", "error_rate"), ("cut", "load"), ("none", "load")):
+        results = {"completed": 0 if name == "none" else 160, "failed": 40}
+        failure = Failure(kind=kind, reason=reason)
+        new = side(tmp_path / name, own=1, results=results, status="failed", failure=failure)
+        found = st.compare(base, new, fail_on=GATE, junit=junit)
+        assert found.status == 1
+        assert f"({reason})" in found.comparison.words
+        assert reason in junit.read_text()
+        assert int(ET.parse(junit).getroot().get("failures")) >= 5
+        assert bool(found.comparison.configurations) == (kind == "error_rate")
+        assert "gate failed" in found.to_markdown()
+
+
+def test_failed_requests_fail_a_gate_on_a_latency_that_leaves_them_out(tmp_path):
+    base = side(tmp_path / "base")
+    new = side(tmp_path / "new", own=1, later=0.8, results={"completed": 700, "failed": 100})
+    found = st.compare(base, new, fail_on="ttft:p99>+10%").comparison
+    assert {each.condition: each.verdict for each in found.gate} == {
+        "ttft:p99>+10%": "passed",
+        "error_rate>+0.01": "failed",
+    }
+    assert any("0.0% of the requests of BASE and 12.5% of NEW failed" in n for n in found.notes)
+    own = st.compare(base, new, fail_on="ttft:p99>+10%;error_rate>+0.5").comparison
+    assert [each.verdict for each in own.gate] == ["passed", "passed"]
+    rates = st.compare(base, new, fail_on="output_throughput<-5%").comparison
+    assert len(rates.gate) == 1
+
+
+def test_what_a_gate_or_an_option_cannot_use_is_refused(tmp_path):
+    base, new = side(tmp_path / "base"), side(tmp_path / "new", own=1)
+    for options, words in (
+        ({"fail_on": "goodput<-5%"}, "neither side has goodput"),
+        ({"fail_on": "cost_per_million_tokens>+5%"}, "neither side has cost"),
+        ({"strict": True}, "--strict"),
+        ({"plan_run": True, "junit": tmp_path / "a.xml"}, "--junit"),
+        ({"plan_run": True, "markdown": tmp_path / "a.md"}, "--markdown"),
+    ):
+        with pytest.raises(InputError, match=words) as caught:
+            st.compare(base, new, **options)
+        assert caught.value.hint
+
+
+def test_one_small_run_a_side_says_why_and_what_next(tmp_path):
+    for name, scale in (("base", 1.0), ("new", 9.0)):
+        intervals = {"mean_ttft_ms": [95.0 * scale, 105.0 * scale]}
+        run = record(1000 / scale, 100 * scale, results={"completed": 60, "intervals": intervals})
+        write(tmp_path / name, [run])
+        path = tmp_path / name / "0" / "bench.requests.jsonl"
+        requests = [requested(i, scale, np.random.default_rng(i)) for i in range(60)]
+        write_requests(path, requests, [None] * 60)
+    found = st.compare(tmp_path / "base", tmp_path / "new", fail_on=GATE).comparison
+    assert "give each run 500 requests or more, or repeat both sides" in str(found.gate[0])
+    assert any("answered 60 requests, and fewer than 100" in each for each in found.notes)
+    assert not any("no requests beside" in each for each in found.notes)
+    assert any(each.startswith("no interval of ") for each in found.notes)
+
+
+def test_equal_requests_to_one_server_are_said_unless_its_cache_is_known_to_be_off(tmp_path):
+    def noted(name, *addresses, **settings):
+        sides = [
+            side(tmp_path / f"{name}-{own}", own=own, metadata={"urls": [each]}, **settings)
+            for own, each in enumerate(addresses)
+        ]
+        notes = st.compare(*sides).comparison.notes
+        return [each for each in notes if "equal requests to one server" in each]
+
+    assert "(seed 1 at a and 4 more)" in noted("one", "a", "a")[0]
+    assert noted("two", "a", "b") == []
+    assert noted("off", "a", "a", server={"enable_prefix_caching": False}) == []
+    counted = {"server": {"prefix_queries_tokens": 9000, "prefix_hits_tokens": 0}}
+    assert noted("none", "a", "a", results=counted) == []
 
 
 def test_notes_say_what_a_reader_has_to_know(tmp_path):

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -181,19 +182,35 @@ def test_client_arguments_of_the_grammar_and_their_options_are_taken(request_of)
                 request_of(f"servetune simulate --model M --gpu L4 {option.replace('8,32', '8')}")
 
 
-def ci_commands(path):
-    """Commands of servetune in the steps of a workflow or a buildspec, with values of variables."""
+def ci_scripts(path):
+    """Scripts of the steps of a workflow or a buildspec."""
     spec = yaml.safe_load(path.read_text())
     if "phases" in spec:
-        scripts = [text for phase in spec["phases"].values() for text in phase["commands"]]
-    else:
-        scripts = [
-            step["run"] for job in spec["jobs"].values() for step in job["steps"] if "run" in step
-        ]
-    for script in scripts:
+        return [text for phase in spec["phases"].values() for text in phase["commands"]]
+    return [step["run"] for job in spec["jobs"].values() for step in job["steps"] if "run" in step]
+
+
+def ci_commands(path):
+    """Commands of servetune in the steps of a workflow or a buildspec, with values of variables."""
+    for script in ci_scripts(path):
         for line in script.replace("\\\n", " ").splitlines():
             if line.strip().startswith("servetune "):
-                yield re.sub(r"\$(\w+)", lambda found: CI_VARIABLES[found[1]], line.strip())
+                command = line.strip().removesuffix(" ||")
+                yield re.sub(r"\$(\w+)", lambda found: CI_VARIABLES[found[1]], command)
+
+
+@pytest.mark.parametrize("name", ["github-actions.yml", "buildspec.yml"])
+def test_the_examples_for_ci_compare_also_after_runs_that_failed(name, tmp_path):
+    """Each script but that of the gate ends well where every `servetune` ends with 3."""
+    failing = "servetune() { return 3; }\nGITHUB_STEP_SUMMARY=summary.md\n"
+    codes = [
+        subprocess.run(
+            ["bash", "-e", "-c", failing + script], cwd=tmp_path, capture_output=True, check=False
+        ).returncode
+        for script in ci_scripts(ROOT / "examples" / "ci" / name)
+        if "pip install" not in script
+    ]
+    assert codes == [0, 3, 0][: len(codes)]
 
 
 CI_VARIABLES = {

@@ -60,7 +60,22 @@ def test_repeats_need_no_intervals_of_their_own_and_runs_without_spread_stay_fin
     assert found.tellable() > 0.03
     same = difference_of_runs(runs([100] * 3), runs([100] * 3))
     assert same.low < 0 < same.high
-    assert difference_of_runs(runs([0.0, 1.0]), runs([1.0, 1.0])).change is None
+
+
+def test_a_mean_agrees_with_its_change_and_a_zero_hides_nothing():
+    skewed = difference_of_runs(runs([10.0, 1000.0]), runs([9.0, 900.0]))
+    assert skewed.new / skewed.base - 1 == pytest.approx(skewed.change)
+    some = difference_of_runs(runs([0.0, 100.0, 100.0]), runs([80.0, 100.0, 100.0]))
+    assert (some.base, some.change) == (pytest.approx(200 / 3), pytest.approx(0.4))
+    assert -1 <= some.low < 0 < some.change < some.high
+    assert difference_of_runs(runs([2.0]), runs([0.0])).change == -1
+    assert difference_of_runs(runs([0.0]), runs([1.0])).change is None
+
+
+def test_an_interval_without_width_tells_nothing():
+    still = difference_of_runs([RunFigure(100.0, (100.0, 100.0))], [RunFigure(90.0, (80.0, 99.0))])
+    assert (still.change, still.low, still.high) == (pytest.approx(-0.1), None, None)
+    assert still.chance is None
     assert difference_of_runs([], runs([1.0])).base is None
 
 

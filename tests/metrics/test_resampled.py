@@ -59,4 +59,4 @@ def test_a_steady_rate_is_known_well_and_equal_requests_give_equal_reaches():
     reaches = resampled_reaches(records)
     assert reaches["output_throughput"] < 0.01
     assert reaches == resampled_reaches(records)
-    assert reaches["mean_itl_ms"] < 1e-6  # every gap is 10 ms
+    assert "mean_itl_ms" not in reaches  # every gap is 10 ms: nothing tells of its doubt

@@ -3,11 +3,19 @@ import json
 from array import array
 
 import msgspec
+import numpy as np
 import pytest
 
 from servetune.errors import StoreError
 from servetune.metrics import Record
-from servetune.store import write_requests, write_requests_csv, write_requests_parquet
+from servetune.metrics.columns import columns_of
+from servetune.metrics.latency import itl_gaps_s
+from servetune.store import (
+    read_requests,
+    write_requests,
+    write_requests_csv,
+    write_requests_parquet,
+)
 from servetune.workload import read_trace
 
 ANSWERED = Record(
@@ -55,6 +63,20 @@ def test_every_request_is_a_line_with_its_times(tmp_path):
 def test_token_times_are_kept_where_they_are_asked_for(tmp_path):
     write_requests(tmp_path / "r.jsonl", [ANSWERED], [1.0], token_times=True)
     assert lines(tmp_path / "r.jsonl")[0]["token_times_s"] == [2.0, 3.0]
+
+
+def test_without_token_times_the_time_per_token_is_kept_and_gaps_are_absent(tmp_path):
+    long = msgspec.structs.replace(ANSWERED, output_tokens=4, chunk_times_s=(2.0, 2.1, 2.9, 3.0))
+    broken = msgspec.structs.replace(long, outcome="disconnected")
+    single = msgspec.structs.replace(ANSWERED, output_tokens=1, chunk_times_s=(3.0,))
+    path = tmp_path / "r.jsonl"
+    write_requests(path, [long, broken, single, CUT], [None] * 4)
+    read, _ = read_requests(path)
+    assert [each.ttft_s for each in read] == [1.5, 1.5, 2.5, None]
+    assert read[0].tpot_s == long.tpot_s
+    assert [each.tpot_s for each in read[1:]] == [None, None, None]
+    assert len(itl_gaps_s(read)) == 0
+    assert np.isnan(columns_of(read).tpot_s).tolist() == [False, True, True, True]
 
 
 def test_the_file_can_be_replayed_as_a_trace(tmp_path):

@@ -202,6 +202,7 @@ def compare(
     if new is not None:
         options["new"] = _joined(new)
     request = request_of(Compare, request, options)
+    _require_used(request)
     conditions = parse_gate(request.fail_on) if request.fail_on is not None else ()
     if request.plan_run:
         return _planned(request, conditions)
@@ -223,6 +224,30 @@ def compare(
     if request.markdown is not None and str(request.markdown) != "-":
         write_text(request.markdown, compared.to_markdown())
     return compared
+
+
+def _require_used(request: Compare) -> None:
+    """Refuse options that would do nothing.
+
+    Raises:
+        InputError: An option needs another, or excludes it.
+    """
+    if request.plan_run:
+        for name, given in (
+            ("--junit", request.junit),
+            ("--markdown", request.markdown),
+            ("--strict", request.strict),
+        ):
+            if given:
+                raise InputError(
+                    f"--plan-run judges nothing that {name} could use",
+                    hint=f"leave {name} out, or --plan-run",
+                )
+    elif request.strict and request.fail_on is None:
+        raise InputError(
+            "--strict is about the conditions of a gate, and there is none",
+            hint=f"add --fail-on '{USUAL}'",
+        )
 
 
 def requests_beside(path: Path, records: Sequence[TrialRecord]) -> Mapping[str, Path]:
@@ -279,20 +304,20 @@ class _Side(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         files: Files that they were read from.
         records: All records.
-        ok: Records of runs that answered requests.
-        requests: Files of requests by the place of the record in `ok`.
+        usable: Records of runs whose requests were all sent and of which some were answered.
+        requests: Files of requests by the place of the record in `usable`.
     """
 
     files: tuple[Path, ...]
     records: tuple[TrialRecord, ...]
-    ok: tuple[TrialRecord, ...]
+    usable: tuple[TrialRecord, ...]
     requests: dict[int, Path]
 
 
 def _side(text: str, name: str) -> _Side:
     files = tuple(_files(text, name))
     records: list[TrialRecord] = []
-    ok: list[TrialRecord] = []
+    usable: list[TrialRecord] = []
     requests: dict[int, Path] = {}
     seen: set[object] = set()
     for path in files:
@@ -305,20 +330,42 @@ def _side(text: str, name: str) -> _Side:
                 continue
             seen.add(identity)
             records.append(record)
-            if record.status == "ok" and record.results.completed != 0:
+            if _is_usable(record):
                 if record.key in beside:
-                    requests[len(ok)] = beside[record.key]
-                ok.append(record)
-    if not ok:
-        reason = next((each.failure.reason for each in records if each.failure), "")
-        raise InputError(
-            f"no run of {name} ({text}) answered a request{f': {reason}' if reason else ''}",
-            hint="look at its failures with servetune report",
-        )
-    failed = len(records) - len(ok)
-    if failed:
+                    requests[len(usable)] = beside[record.key]
+                usable.append(record)
+    failed = len(records) - len(usable)
+    if failed and usable:
         note(f"note: {failed} of the runs of {name} failed and are left out")
-    return _Side(files=files, records=tuple(records), ok=tuple(ok), requests=requests)
+    return _Side(files=files, records=tuple(records), usable=tuple(usable), requests=requests)
+
+
+#: Kinds of failure that are judged of a load that was sent as a whole.
+_JUDGED = ("error_rate", "wrong_length")
+
+
+def _is_usable(record: TrialRecord) -> bool:
+    if record.results.completed == 0:
+        return False
+    failure = record.failure
+    return record.status == "ok" or (failure is not None and failure.kind in _JUDGED)
+
+
+def _require_usable(side: _Side, name: str, text: str) -> None:
+    """Refuse a side without a run that can be compared.
+
+    Raises:
+        InputError: No run of the side is usable.
+    """
+    if side.usable:
+        return
+    reason = next((each.failure.reason for each in side.records if each.failure), "")
+    answered = any(record.results.completed for record in side.records)
+    what = "ended well" if answered else "answered a request"
+    raise InputError(
+        f"no run of {name} ({text}) {what}{f': {reason}' if reason else ''}",
+        hint="look at its failures with servetune report",
+    )
 
 
 def _files(text: str, name: str) -> Iterator[Path]:
@@ -396,8 +443,8 @@ def _require_apart(base: _Side, new: _Side) -> None:
         InputError: A file or a run is on both sides.
     """
     shared = {path.resolve() for path in base.files} & {path.resolve() for path in new.files}
-    runs = {_identity(each) for each in base.ok if not each.simulated}
-    same = [each for each in new.ok if _identity(each) in runs]
+    runs = {_identity(each) for each in base.usable if not each.simulated}
+    same = [each for each in new.usable if _identity(each) in runs]
     if shared or same:
         which = sorted(shared)[0].name if shared else f"the run {same[0].key}"
         raise InputError(
@@ -412,8 +459,9 @@ def _runs(side: _Side, resampled: set[int]) -> list[ComparedRun]:
         ComparedRun(
             record=record,
             reaches=reaches_of(side.requests.get(place)) if place in resampled else None,
+            has_requests=place in side.requests,
         )
-        for place, record in enumerate(side.ok)
+        for place, record in enumerate(side.usable)
     ]
 
 
@@ -421,9 +469,15 @@ def _compared(request: Compare, conditions: tuple[GateCondition, ...]) -> RunCom
     """Comparison of the two sides of a request."""
     assert request.new is not None
     base, now = _side(request.base, "BASE"), _side(request.new, "NEW")
+    _require_usable(base, "BASE", request.base)
+    broken = tuple(failed_configurations(base.records, now.records))
+    judged = bool(conditions) and not request.plan_run
+    if judged and broken and not now.usable:  # a gate that nothing can pass
+        return RunComparison(configurations=(), broken=broken, gated=True)
+    _require_usable(now, "NEW", request.new)
     _require_apart(base, now)
-    require_one_kind(base.ok, now.ok)
-    records = [base.ok, now.ok]
+    require_one_kind(base.usable, now.usable)
+    records = [base.usable, now.usable]
     aligned = align(*records, ignore_workload=request.ignore_workload)
     single = [pair for pair in aligned.pairs if len(pair.base) + len(pair.new) - 2 < LEAST_FREEDOM]
     runs = [
@@ -436,7 +490,6 @@ def _compared(request: Compare, conditions: tuple[GateCondition, ...]) -> RunCom
         tolerance=request.tolerance,
         ignore_workload=request.ignore_workload,
     )
-    broken = tuple(failed_configurations(base.records, now.records))
     return msgspec.structs.replace(found, broken=broken)
 
 
@@ -447,7 +500,8 @@ def _planned(request: Compare, conditions: tuple[GateCondition, ...]) -> Compare
         found = _compared(request, conditions)
         return Compared(run_lengths=found.run_lengths, base=request.base, new=request.new)
     side = _side(request.base, "BASE")
-    alone = {0} if len(side.ok) == 1 else set()
+    _require_usable(side, "BASE", request.base)
+    alone = {0} if len(side.usable) == 1 else set()
     lengths = plan_run(_runs(side, alone), conditions)
     note(
         "note: equal seeds on both sides need fewer runs: with two runs of each seed of the same "

@@ -70,8 +70,11 @@ class Columns:
 
     @cached_property
     def tpot_s(self) -> FloatArray:
-        """Time per output token after the first; NaN for fewer than two."""
-        after_first = np.where(self.output_tokens > 1, self.output_tokens - 1, np.nan)
+        """Time per output token after the first; NaN for fewer than two, and for a broken answer
+        of which one arrival is known.
+        """
+        known = (self.output_tokens > 1) & (self.whole | (self.pieces > 1))
+        after_first = np.where(known, self.output_tokens - 1, np.nan)
         return self.streamed_s / after_first
 
     @cached_property

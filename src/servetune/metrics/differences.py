@@ -35,6 +35,8 @@ POWER = 0.9
 LEAST_PAIRS = 4
 #: Degrees of freedom from which on the spread of runs is used.
 LEAST_FREEDOM = 2
+#: Reach of an interval, as a logarithm, up to which it has no width and says nothing.
+LEAST_REACH = 1e-9
 #: Smallest standard error, of runs that agree to the last digit.
 _LEAST_ERROR = 1e-4
 #: Standard errors from a value to an end of its 95% interval.
@@ -60,8 +62,9 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """Difference of a metric, new against base.
 
     Attributes:
-        base: Mean value of the base runs; `None` without one.
-        new: Mean value of the new runs.
+        base: Geometric mean of the values of the base runs, arithmetic where one is 0; `None`
+            without a value.
+        new: Likewise of the new runs.
         change: Relative difference, new / base - 1; of shares new - base.
         low: Lower end of its 95% interval; `None` where unknown.
         high: Upper end of its 95% interval.
@@ -71,6 +74,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         freedom: Degrees of freedom of the error; infinite where it is taken as known.
         method: Source of the error.
         absolute: Whether the differences are new - base.
+        linear: Whether the error is of the relative difference itself, as where a value is 0, which
+            has no logarithm.
     """
 
     base: float | None
@@ -84,6 +89,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     freedom: float = math.inf
     method: Method = "none"
     absolute: bool = False
+    linear: bool = False
 
     @property
     def chance(self) -> float | None:
@@ -93,7 +99,9 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     def scaled(self, change: float) -> float:
         """Change on the scale of `error`."""
-        return change if self.absolute else math.log1p(max(change, -0.999999))
+        if self.absolute or self.linear:
+            return change
+        return math.log1p(max(change, -0.999999))
 
     def tellable(self, tests: int = 1) -> float | None:
         """Smallest difference that would be told in `POWER` of such comparisons.
@@ -105,7 +113,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
             return None
         share = 1 - (1 - LEVEL) / 2 / tests
         reach = (t_quantile(share, self.freedom) + t_quantile(POWER, self.freedom)) * self.error
-        return reach if self.absolute else math.expm1(reach)
+        return reach if self.absolute or self.linear else math.expm1(reach)
 
 
 def difference_of_runs(
@@ -118,21 +126,25 @@ def difference_of_runs(
         new: Values of the new runs; where `paired`, each sent the requests of the one in its place.
         paired: Whether the runs are pairs.
     """
-    means = [_mean([run.value for run in side]) for side in (base, new)]
-    if not base or not new or any(run.value <= 0 for run in (*base, *new)):
+    values = [[run.value for run in side] for side in (base, new)]
+    means = [_mean(side) for side in values]
+    if means[0] is None or means[1] is None or means[0] <= 0:
         return Difference(base=means[0], new=means[1])
-    logs = [[math.log(run.value) for run in side] for side in (base, new)]
-    shift = _average(logs[1]) - _average(logs[0])
+    linear = any(value <= 0 for side in values for value in side)
+    scaled = [[value / means[0] if linear else math.log(value) for value in s] for s in values]
+    shift = _average(scaled[1]) - _average(scaled[0])
+    freedom = len(base) + len(new) - 2
     if paired and len(base) == len(new) >= LEAST_PAIRS:
-        apart = [later - earlier for earlier, later in zip(*logs, strict=True)]
+        apart = [later - earlier for earlier, later in zip(*scaled, strict=True)]
         freedom = len(apart) - 1
         error = math.sqrt(_squares(apart) / freedom / len(apart))
-        return _by_error(means, shift, error, freedom, "pairs of runs")
-    freedom = len(base) + len(new) - 2
+        return _by_error(means, shift, error, freedom, "pairs of runs", linear=linear)
     if freedom >= LEAST_FREEDOM:
-        spread = sum(map(_squares, logs)) / freedom
+        spread = sum(map(_squares, scaled)) / freedom
         error = math.sqrt(spread * (1 / len(base) + 1 / len(new)))
-        return _by_error(means, shift, error, freedom, "runs")
+        return _by_error(means, shift, error, freedom, "runs", linear=linear)
+    if linear:
+        return Difference(base=means[0], new=means[1], change=shift, linear=True)
     return _by_intervals(means, shift, base, new)
 
 
@@ -175,9 +187,14 @@ def joined_reach(*pairs: tuple[float, float | None]) -> float | None:
         pairs: Each value and the end of its interval that moves the ratio towards that end.
 
     Returns:
-        Root of the sum of the squares; `None` where an end is not known.
+        Root of the sum of the squares; `None` where an end is not known, as is that of an interval
+        without width.
     """
-    reaches = [math.log(end / value) for value, end in pairs if end is not None and end > 0]
+    reaches = [
+        reach
+        for value, end in pairs
+        if end is not None and end > 0 and abs(reach := math.log(end / value)) > LEAST_REACH
+    ]
     return math.hypot(*reaches) if len(reaches) == len(pairs) else None
 
 
@@ -225,21 +242,31 @@ def scipy_part(name: str) -> Any:
 
 
 def _by_error(
-    means: Sequence[float | None], shift: float, error: float, freedom: float, method: Method
+    means: Sequence[float | None],
+    shift: float,
+    error: float,
+    freedom: float,
+    method: Method,
+    *,
+    linear: bool,
 ) -> Difference:
     error = max(error, _LEAST_ERROR)
     reach = t_quantile(0.5 + LEVEL / 2, freedom) * error
+    low, middle, high = (
+        each if linear else math.expm1(each) for each in (shift - reach, shift, shift + reach)
+    )
     return Difference(
         base=means[0],
         new=means[1],
-        change=math.expm1(shift),
-        low=math.expm1(shift - reach),
-        high=math.expm1(shift + reach),
+        change=middle,
+        low=max(low, -1.0),
+        high=high,
         rise_chance=t_tail(shift / error, freedom),
         fall_chance=t_tail(-shift / error, freedom),
         error=error,
         freedom=freedom,
         method=method,
+        linear=linear,
     )
 
 
@@ -280,7 +307,12 @@ def _average(values: Sequence[float]) -> float:
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    return _average(values) if values else None
+    """Geometric mean, arithmetic where a value is 0; `None` of none."""
+    if not values:
+        return None
+    if any(value <= 0 for value in values):
+        return _average(values)
+    return values[0] if len(values) == 1 else math.exp(_average([math.log(v) for v in values]))
 
 
 def _squares(values: Sequence[float]) -> float:

@@ -7,14 +7,15 @@
 rose by a tenth, or the throughput fell by a twentieth. Metrics, statistics and units are those of
 constraints (`metrics.slo`). A difference with `%` is relative, another one is in the metric's unit.
 
-A condition fails when the difference is told apart from none, with a false alarm in any of the
-conditions in 2.5% of comparisons of equal sides at most (Holm), and its estimate is past half of
-the threshold. It passes when the 95% interval leaves the threshold out. Otherwise the
-runs cannot tell. `docs/design/0031-what-a-regression-is.md` has the reasons.
+A condition passes when the whole 95% interval of the difference is short of the threshold. Else it
+fails when the difference is told apart from none, with a false alarm in any of the conditions in
+2.5% of comparisons of equal sides at most (Holm), and its estimate is past half of the threshold.
+Otherwise the runs cannot tell. `docs/design/0031-what-a-regression-is.md` has the reasons.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Literal
@@ -162,14 +163,14 @@ def _verdict(
     if condition.falls:
         nearest, end = end, nearest
     told = chance is not None and chance <= (1 - LEVEL) / 2 and nearest is not None
+    if end is not None and side * difference.scaled(end) < limit:
+        return "passed"
     if (
         told
         and worse >= PAST * limit
         and (not noise or side * difference.scaled(nearest or 0.0) >= noise)
     ):
         return "failed"
-    if end is not None and side * difference.scaled(end) < limit:
-        return "passed"
     return "cannot tell"
 
 
@@ -193,6 +194,13 @@ def _parse_one(part: str, text: str, position: int) -> GateCondition:
             hint=f"write {match['metric'].strip()}{'<' if falls else '>'}{sign}{size}",
         )
     if match["unit"] == "%":
+        if not math.isfinite(value):
+            raise GrammarError(
+                f"{match['value']}% is no finite number",
+                text,
+                position + match.start("value"),
+                hint=_EXAMPLE,
+            )
         if metric in _SHARES:
             raise GrammarError(
                 f"{metric} is a share, so that {match['value']}% of it says little",

@@ -77,7 +77,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tpot_s(self) -> float | None:
-        """Time per output token after the first; `None` for fewer than two."""
-        if self.output_tokens < 2 or not self.chunk_times_s:
+        """Time per output token after the first; `None` for fewer than two, and for a broken answer
+        of which one arrival is known.
+        """
+        if self.output_tokens < 2 or not len(self.chunk_times_s):
+            return None
+        if len(self.chunk_times_s) < 2 and self.outcome != "ok":
             return None
         return (self.chunk_times_s[-1] - self.chunk_times_s[0]) / (self.output_tokens - 1)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from servetune.metrics.columns import Columns, FloatArray, IntArray, columns_of
-from servetune.metrics.differences import LEVEL, scipy_part, t_quantile
+from servetune.metrics.differences import LEAST_REACH, LEVEL, scipy_part, t_quantile
 from servetune.metrics.intervals import MOST_CORRELATION
 from servetune.metrics.latency import gaps_of
 from servetune.metrics.record import Record
@@ -168,4 +168,6 @@ def _reach(blocks: int, statistic: _OfCounts, seed: int) -> float | None:
         rng=np.random.default_rng(seed),
     )
     error = float(found.standard_error) * math.sqrt(blocks / (blocks - 1))
-    return t_quantile(0.5 + LEVEL / 2, blocks - 1) * error if math.isfinite(error) else None
+    # Without any spread, as of values that are all the same, nothing is known of the doubt.
+    known = math.isfinite(error) and error > LEAST_REACH
+    return t_quantile(0.5 + LEVEL / 2, blocks - 1) * error if known else None

@@ -99,7 +99,7 @@ class MetricChange(msgspec.Struct, frozen=True, kw_only=True):
         field: Result field.
         quantity: Quantity.
         statistic: Statistic of it.
-        before: Value before; of several runs their mean.
+        before: Value before; of several runs their geometric mean.
         before_ends: Sampling interval of the value before, where it is of one run.
         now: Value now.
         now_ends: Sampling interval of the value now.

@@ -96,7 +96,7 @@ def comparison_junit(found: RunComparison, *, strict: bool = False) -> str:
             case_of = ET.SubElement(
                 suite, "testcase", classname="runs", name=_clean(label), time="0"
             )
-            ET.SubElement(case_of, "failure", message="it no longer runs", type="run")
+            ET.SubElement(case_of, "failure", message="the run failed", type="run")
     for suite in root:
         _count(suite)
     _count(root)
@@ -151,7 +151,7 @@ def _lines(found: RunComparison) -> Iterator[str]:
         yield f"gate {each}{f' ({each.configuration})' if several else ''}"
     for note in found.notes:
         yield f"note: {note}"
-    if found.run_lengths and (found.undecided or not found.gate):
+    if found.run_lengths and not found.gate:  # each condition says its own
         yield "runs that would tell, in 90% of comparisons:"
         yield run_length_text(found.run_lengths)
 
@@ -175,7 +175,11 @@ def _markdown(found: RunComparison, base: str, new: str) -> Iterator[str]:
     for each in found.configurations:
         yield from ("", f"## {escaped(_heading(each))}", "")
         yield from table_lines(_HEADS, map(_cells, each.rows))
-    rest = [line for line in _lines(found) if not line.startswith("gate ")]
+    rest = [
+        line
+        for line in _lines(found)
+        if not line.startswith("gate ") or line.startswith("gate cannot tell")
+    ]
     if rest:
         yield from ("", *(f"- {escaped(line)}" for line in rest))
 

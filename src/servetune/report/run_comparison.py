@@ -19,9 +19,10 @@ from servetune.metrics.gate import (
     judge_gate,
     parse_gate,
 )
-from servetune.metrics.resampled import LEAST_BEYOND
+from servetune.metrics.resampled import LEAST_BEYOND, LEAST_REQUESTS
 from servetune.metrics.run_length import MOST_RUNS, likely_most, runs_for
-from servetune.report.alignment import Aligned, align, telling_settings
+from servetune.metrics.slo import LATENCIES
+from servetune.report.alignment import Aligned, align, seed_of, telling_settings
 from servetune.report.changes import (
     TOLERANCE,
     MetricChange,
@@ -35,6 +36,14 @@ from servetune.store.schema import TrialRecord
 
 #: Relative standard deviation from run to run that is assumed where one run a side cannot show it.
 ASSUMED_SPREAD = 0.01
+#: Condition that goes with one on a latency where requests failed: as many as a p99 leaves out.
+FAILURES = "error_rate>+0.01"
+#: How a metric that not every run has comes to be measured.
+_GIVEN_BY = {
+    "goodput": "run both sides with bench --slo, such as --slo 'ttft<=500ms;tpot<=50ms'",
+    "cost_per_million_tokens": "costs are of runs with a price, such as those of servetune tune",
+    "cost_per_hour": "costs are of runs with a price, such as those of servetune tune",
+}
 
 
 class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,10 +52,12 @@ class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         record: Record.
         reaches: Doubt of each metric by its requests, as of `changes.RunResults`.
+        has_requests: Whether its requests are kept beside it.
     """
 
     record: TrialRecord
     reaches: dict[str, float] | None = None
+    has_requests: bool = False
 
     @property
     def figures(self) -> RunResults:
@@ -100,6 +111,7 @@ class GateOutcome(msgspec.Struct, frozen=True, kw_only=True):
         change_high: Upper end.
         chance: Probability of so bad a change where nothing changed, all conditions counted.
         needed: Number of runs and requests that would tell.
+        reason: Reason why nothing is known of its doubt, with the next step; empty otherwise.
     """
 
     condition: str
@@ -110,13 +122,14 @@ class GateOutcome(msgspec.Struct, frozen=True, kw_only=True):
     change_high: float | None
     chance: float | None
     needed: RunLength | None = None
+    reason: str = ""
 
     def __str__(self) -> str:
         change = change_text(self.change_fraction, self.change_low, self.change_high)
         told = f"{self.verdict}: {self.condition}, changed {change}"
         if self.verdict == "cannot tell" and self.needed is not None:
             told += f"; would be told by {self.needed.words}"
-        return told
+        return f"{told}: {self.reason}" if self.reason else told
 
 
 class ComparedConfiguration(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,11 +161,12 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
         configurations: Configurations of both sides.
         only_base: Configurations without a partner among the new runs.
         only_new: Configurations without a partner among the base runs.
-        broken: Configurations of which the new runs failed and the base runs did not, with why.
+        broken: New runs that failed, by configuration and with why, where base runs did not.
         gate: Verdicts of the gate; empty without one.
         run_lengths: Numbers of runs and requests that tell the gate's differences, or the usual
             ones without a gate.
         notes: Remarks on what the comparison rests on.
+        gated: Whether there is a gate: of configurations that all fail it has no conditions.
     """
 
     configurations: tuple[ComparedConfiguration, ...]
@@ -162,12 +176,13 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     gate: tuple[GateOutcome, ...] = ()
     run_lengths: tuple[RunLength, ...] = ()
     notes: tuple[str, ...] = ()
+    gated: bool = False
 
     @property
     def failed(self) -> bool:
-        """Whether a condition of the gate failed, or a configuration no longer runs."""
+        """Whether a condition of the gate failed, or a configuration no longer runs well."""
         return any(each.verdict == "failed" for each in self.gate) or bool(
-            self.gate and self.broken
+            self.gated and self.broken
         )
 
     @property
@@ -190,15 +205,16 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
                 further = f" and {len(names) - 6} more" if len(names) > 6 else ""
                 parts.append(f"{verdict}: {', '.join(names[:6])}{further}")
         if self.broken:
-            parts.append(f"no longer runs: {'; '.join(self.broken)}")
+            further = f" and {len(self.broken) - 3} more" if len(self.broken) > 3 else ""
+            parts.append(f"failed runs of NEW: {'; '.join(self.broken[:3])}{further}")
         if not parts and not self.failed:
             parts.append("no difference is told apart from chance")
-        if self.gate:
+        if self.gated:
             bad = sum(each.verdict == "failed" for each in self.gate)
             open_ones = sum(each.verdict == "cannot tell" for each in self.gate)
             gate = "failed" if self.failed else "cannot tell" if open_ones else "passed"
             detail = f" ({bad} failed, {open_ones} cannot tell, of {len(self.gate)})"
-            parts.append(f"gate {gate}{detail}")
+            parts.append(f"gate {gate}{detail if self.gate else ''}")
         return "; ".join(parts)
 
     def to_json(self) -> JsonObject:
@@ -228,21 +244,22 @@ def compare_runs(
     Raises:
         InputError: Nothing can be aligned.
     """
-    require_one_kind([run.record for run in base], [run.record for run in new])
-    aligned = align(
-        [run.record for run in base], [run.record for run in new], ignore_workload=ignore_workload
-    )
+    records = [run.record for run in base], [run.record for run in new]
+    require_one_kind(*records)
+    aligned = align(*records, ignore_workload=ignore_workload)
     sides = [
         ([base[place] for place in pair.base], [new[place] for place in pair.new])
         for pair in aligned.pairs
     ]
     noise = [_noise(*side, tolerance) for side in sides]
-    conditions = gate or parse_gate(USUAL)
+    conditions = with_failures(gate, *records) or parse_gate(USUAL)
     rows, tested = [], []
     for pair, (was, now), band in zip(aligned.pairs, sides, noise, strict=True):
         figures = [run.figures for run in was], [run.figures for run in now]
         rows.append(changes(*figures, paired=pair.paired, band=band or TOLERANCE))
         tested += [(condition, _difference(condition, *figures, pair)) for condition in conditions]
+    if gate:
+        _require_values(tested)
     flat = [(row, band) for each, band in zip(rows, noise, strict=True) for row in each]
     verdicts = iter(judged([row for row, _ in flat], [band for _, band in flat]))
     configurations = tuple(
@@ -268,12 +285,54 @@ def compare_runs(
         only_base=aligned.only_base,
         only_new=aligned.only_new,
         gate=tuple(
-            _outcome(test, configurations[number // len(conditions)].label, lengths[number])
+            _outcome(test, configurations[number // len(conditions)], lengths[number])
             for number, test in enumerate(outcomes)
         ),
+        gated=bool(gate),
         run_lengths=tuple(_longest(lengths)),
-        notes=tuple(_notes(aligned.pairs, sides, aligned.load_differences, tolerance)),
+        notes=(
+            *_notes(aligned.pairs, sides, aligned.load_differences, tolerance),
+            *_notes_on_values(configurations, *records),
+        ),
     )
+
+
+def with_failures(
+    gate: tuple[GateCondition, ...], base: Sequence[TrialRecord], new: Sequence[TrialRecord]
+) -> tuple[GateCondition, ...]:
+    """Conditions of a gate, and one on failed requests where a latency's would hide them.
+
+    Latencies are those of answered requests, so that a server which fails its slowest ones has
+    shorter ones.
+    """
+    failed = any(record.results.failed for record in (*base, *new))
+    metrics = {condition.metric for condition in gate}
+    if not failed or "error_rate" in metrics or metrics.isdisjoint(LATENCIES):
+        return gate
+    return (*gate, *parse_gate(FAILURES))
+
+
+def _require_values(tested: Sequence[tuple[GateCondition, Difference]]) -> None:
+    """Refuse conditions on what no run of either side has measured.
+
+    Raises:
+        InputError: A metric is absent.
+    """
+    known = {
+        condition
+        for condition, difference in tested
+        if difference.base is not None or difference.new is not None
+    }
+    absent = {condition: None for condition, _ in tested if condition not in known}
+    if absent:
+        metrics = list(dict.fromkeys(condition.metric for condition in absent))
+        raise InputError(
+            f"neither side has {' nor '.join(condition.label for condition in absent)} to judge",
+            hint=next(
+                (_GIVEN_BY[metric] for metric in metrics if metric in _GIVEN_BY),
+                "name a metric that servetune compare BASE NEW shows",
+            ),
+        )
 
 
 def plan_run(
@@ -343,17 +402,48 @@ def _difference(
     return difference_in(base, new, condition.metric, condition.statistic, paired=pair.paired)
 
 
-def _outcome(test: GateTest, label: str, needed: RunLength | None) -> GateOutcome:
+def _outcome(test: GateTest, of: ComparedConfiguration, needed: RunLength | None) -> GateOutcome:
+    unknown = test.verdict == "cannot tell" and needed is None
     return GateOutcome(
         condition=test.condition.label,
-        configuration=label,
+        configuration=of.label,
         verdict=test.verdict,
         change_fraction=test.difference.change,
         change_low=test.difference.low,
         change_high=test.difference.high,
         chance=test.chance,
         needed=needed,
+        reason=_reason(test, of.requests) if unknown else "",
     )
+
+
+def _reason(test: GateTest, requests: int) -> str:
+    """Reason why nothing is known of the doubt of a difference, with the next step.
+
+    Args:
+        test: Test that cannot tell.
+        requests: Requests of a run.
+    """
+    condition, difference = test.condition, test.difference
+    absent = [
+        name
+        for name, value in (("BASE", difference.base), ("NEW", difference.new))
+        if value is None
+    ]
+    if absent:
+        return f"{absent[0]} has no {condition.metric}"
+    if difference.change is None:
+        return "a relative change of 0 is none; name the difference in the metric's unit"
+    if difference.error is not None:
+        return ""
+    return f"it has no interval; {_more(condition.statistic, requests)}"
+
+
+def _more(statistic: str, requests: int) -> str:
+    """What gives an interval to a statistic that has none, of runs of so many requests."""
+    least = max(LEAST_REQUESTS, _least_beyond(statistic))
+    longer = f"give each run {least:,} requests or more, or " if requests < least else ""
+    return f"{longer}repeat both sides with --seed 1 to 5"
 
 
 def _length(
@@ -415,18 +505,18 @@ def _length_of(
     return RunLength(
         condition=condition.label,
         runs=runs_for(effect, spread, paired=paired, tests=tests),
-        requests=max(requests, _least_requests(condition)),
+        requests=max(requests, _least_beyond(condition.statistic)),
         paired=paired,
         spread_fraction=math.expm1(spread),
         assumed=math.isinf(freedom),
     )
 
 
-def _least_requests(condition: GateCondition) -> int:
+def _least_beyond(statistic: str) -> int:
     """Requests of which so many are beyond a percentile that it is no extreme value."""
-    if not condition.statistic.startswith("p"):
+    if not statistic.startswith("p"):
         return 0
-    beyond = 1 - float(condition.statistic[1:]) / 100
+    beyond = 1 - float(statistic[1:]) / 100
     return math.ceil(round(LEAST_BEYOND / max(beyond, 1e-3), 6))
 
 
@@ -463,14 +553,14 @@ def _notes(
             f"{noise:.1%} count as noise; repeat both, in turn"
         )
         runs = [run for side in single for half in side for run in half]
-        if any(run.reaches is None for run in runs):
-            silent = [run for run in runs if run.reaches is None and run.record.results.intervals]
+        without = [run for run in runs if run.reaches is None]
+        if any(run.record.results.intervals is None for run in without):
             yield (
-                "no requests beside a run: the sampling intervals of its record are used"
-                if silent
-                else f"a record has no sampling intervals: ±{noise:.1%} is assumed of means and "
+                f"a record has no sampling intervals: ±{noise:.1%} is assumed of means and "
                 "medians, and tails cannot be told"
             )
+        elif without:
+            yield f"{_unused(without)}: the sampling intervals of its record are used"
     every = [run.record for side in sides for half in side for run in half]
     foreign = [record.servetune_schema is None for record in every]
     if any(foreign) and not all(foreign):
@@ -498,6 +588,87 @@ def _notes(
         )
 
 
+def _unused(runs: Sequence[ComparedRun]) -> str:
+    """Reason why the requests of a run do not show its doubt."""
+    if not any(run.has_requests for run in runs):
+        return "no requests beside a run"
+    few = [run.record.results.completed or 0 for run in runs if run.has_requests]
+    if min(few) < LEAST_REQUESTS:
+        return (
+            f"a run answered {min(few):,} requests, and fewer than {LEAST_REQUESTS} do not show "
+            "what differs by chance"
+        )
+    return "the requests beside a run could not be used"
+
+
+def _notes_on_values(
+    configurations: Sequence[ComparedConfiguration],
+    base: Sequence[TrialRecord],
+    new: Sequence[TrialRecord],
+) -> Iterator[str]:
+    """Notes on rows without an interval, on failed requests and on prompts that were seen."""
+    bare = {
+        row.name: row.statistic
+        for each in configurations
+        for row in each.rows
+        if row.method == "none" and row.before and row.now
+    }
+    if bare:
+        statistic = max(bare.values(), key=_least_beyond)
+        fewest = min(each.requests for each in configurations)
+        yield f"no interval of {', '.join(bare)}: {_more(statistic, fewest)}"
+    shares = [_failed_share(side) for side in (base, new)]
+    if any(shares):
+        was, now = (f"{share:.1%}" for share in shares)
+        yield (
+            f"{was} of the requests of BASE and {now} of NEW failed: latencies are of answered "
+            f"requests alone, so a gate on one is also judged by {FAILURES} or its own error_rate"
+        )
+    for side, name in ((base, "BASE"), (new, "NEW")):
+        reasons = {r.failure.reason for r in side if r.status != "ok" and r.failure}
+        for reason in sorted(reasons):
+            yield f"a run of {name} is compared although it failed: {reason}"
+    seen = sorted(
+        {
+            f"seed {seed_of(now)} at {', '.join(now.metadata.urls or ())}"
+            for was in base
+            for now in new
+            if _may_have_seen(was, now)
+        }
+    )
+    if seen:
+        more = f" and {len(seen) - 1} more" if len(seen) > 1 else ""
+        yield (
+            f"both sides sent equal requests to one server ({seen[0]}{more}): a prefix cache that "
+            "is on answers the second from memory; restart the server in between, or switch the "
+            "cache off"
+        )
+
+
+def _failed_share(records: Sequence[TrialRecord]) -> float:
+    failed = sum(record.results.failed or 0 for record in records)
+    return failed / max(1, failed + sum(record.results.completed or 0 for record in records))
+
+
+def _may_have_seen(was: TrialRecord, now: TrialRecord) -> bool:
+    """Whether a server may have had the requests of the one run in its prefix cache in the other.
+
+    It had none where it counted none, and where its cache is known to be off.
+    """
+    urls, seed = was.metadata.urls, seed_of(was)
+    if not urls or urls != now.metadata.urls or seed is None or seed != seed_of(now):
+        return False
+    plans = [record.plan for record in (was, now)]
+    if all(plan is not None and plan.prefix_caching is False for plan in plans):
+        return False
+    if all(r.config.server_args.get("enable_prefix_caching") is False for r in (was, now)):
+        return False
+    counts = [record.results.server or {} for record in (was, now)]
+    return not all(
+        each.get("prefix_queries_tokens") and each.get("prefix_hits_tokens") == 0 for each in counts
+    )
+
+
 def _timed(records: Sequence[TrialRecord]) -> bool:
     return all(record.provenance.get("started_at") for record in records)
 
@@ -513,10 +684,10 @@ def _interleaved(base: Sequence[ComparedRun], new: Sequence[ComparedRun]) -> boo
 
 def failed_configurations(base: Sequence[TrialRecord], new: Sequence[TrialRecord]) -> Iterator[str]:
     """New runs that failed, where the base has runs that did not, with the reason."""
-    failed = [record for record in new if record.status != "ok"]
+    failed = [record for record in new if record.status != "ok" or record.results.completed == 0]
     if not failed or not any(record.status == "ok" for record in base):
         return
     names = telling_settings([*base, *new])
     for record in failed:
-        reason = record.failure.reason if record.failure else "no reason is recorded"
+        reason = record.failure.reason if record.failure else "no request was answered"
         yield f"{label_of(record, names)} ({reason})"

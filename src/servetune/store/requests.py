@@ -147,9 +147,9 @@ def read_requests(path: Path) -> tuple[list[Record], list[float | None]]:
 
 
 def _record(line: RequestLine) -> Record:
-    times_s = line.token_times_s
+    times_s, tokens = line.token_times_s, line.chunk_tokens or ()
     if times_s is None:
-        times_s = () if line.first_token_s is None else (line.first_token_s,)
+        times_s, tokens = _first_and_last(line)
     return Record(
         index=line.index,
         input_tokens=line.input_tokens,
@@ -158,7 +158,7 @@ def _record(line: RequestLine) -> Record:
         sent_s=line.sent_s,
         end_s=line.end_s,
         chunk_times_s=times_s,
-        chunk_tokens=line.chunk_tokens or (),
+        chunk_tokens=tokens,
         outcome=cast("Outcome", line.outcome),
         status=line.status,
         detail=line.detail,
@@ -169,6 +169,19 @@ def _record(line: RequestLine) -> Record:
         model=line.model,
         text_characters=line.text_characters,
     )
+
+
+def _first_and_last(line: RequestLine) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Times of the first token and of the last, and their tokens, where no others are kept.
+
+    The second has no tokens of its own, and so ends no gap: how the tokens between were spaced is
+    not known. The time per output token follows from the two. A failed answer has no last token.
+    """
+    if line.first_token_s is None:
+        return (), ()
+    if line.outcome != "ok" or line.output_tokens < 2:
+        return (line.first_token_s,), (line.output_tokens,)
+    return (line.first_token_s, line.end_s), (line.output_tokens, 0)
 
 
 def _line(record: Record, admitted_s: float | None, *, token_times: bool) -> RequestLine:
