@@ -173,7 +173,8 @@ def test_a_sweep_corrects_each_plan_by_its_own_place(run, tmp_path):
             assert 0 < found[f"{quantity}_doubt"] < math.hypot(unknown, OF_CAUSES)
         name = f"{quantity}_factor"
         assert late[4]["caution"][name] < plain[4]["caution"][name]
-    assert late[4]["interval"]["high_factor"] < plain[4]["interval"]["high_factor"]
+    # Only first tokens were slowed, so what is known of the time per token is much the same.
+    assert late[4]["interval"]["high_factor"] < 1.01 * plain[4]["interval"]["high_factor"]
     assert late[4]["interval"]["extrapolation"] == "anchored"
     assert plain[4]["swept"]["correction"] is None
 

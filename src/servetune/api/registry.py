@@ -64,7 +64,7 @@ class RegisterDeployment(Request, frozen=True, kw_only=True):
     ]
     region: Annotated[str | None, REGION] = None
     force: Annotated[
-        bool, option("Registration of an endpoint that AWS does not know, or cannot be asked of.")
+        bool, option("Permission to register an endpoint that AWS does not confirm.")
     ] = False
     run: Annotated[
         str | None,
@@ -200,7 +200,7 @@ def list_deployments(
 
     Raises:
         InputError: No run has the given name, or several have.
-        StoreError: A newer servetune made the catalogue.
+        StoreError: A newer version made the catalogue.
     """
     request = request_of(ListDeployments, request, options)
     with Catalogue(facts_of) as index:

@@ -17,7 +17,7 @@ def journal_of(path: Path) -> Path:
 
     Raises:
         InputError: Several runs have that name.
-        StoreError: A newer servetune made the catalogue, or the run's journal is gone.
+        StoreError: A newer version made the catalogue, or the run's journal is gone.
     """
     name = str(path)
     try:

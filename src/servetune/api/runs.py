@@ -252,7 +252,7 @@ def list_runs(request: ListRuns | str | None = None, /, **options: object) -> Ru
 
     Raises:
         InputError: `since` is no time.
-        StoreError: A newer servetune made the catalogue.
+        StoreError: A newer version made the catalogue.
     """
     request = request_of(ListRuns, request, options)
     since = None if request.since is None else _since(request.since)
@@ -460,7 +460,7 @@ def rebuild_runs(
 
     Raises:
         StoreError: None of the folders is there, the register cannot be written, or a newer
-            servetune made the catalogue.
+            version made the catalogue.
     """
     if isinstance(request, str | Path):
         request = (request,)
