@@ -21,7 +21,9 @@ def test_the_configurations_parse_and_have_options_of_the_command():
             assert server["url"].endswith("/mcp")
             continue
         assert (server["command"], server["args"][0]) == ("servetune", "mcp")
-        given = mcp.make_context("mcp", server["args"][1:]).params
+        given = mcp.make_context(
+            "mcp", server["args"][1:], help_option_names=["-h", "--help"]
+        ).params
         assert given["folder"] != api.Mcp().folder
 
 

@@ -52,16 +52,19 @@ def benched(folder, kind, model=("--model", "tiny")):
         )
 
 
+SLOW = pytest.mark.slow
+
+
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
         ("event", "malformed: an event of more than 16 MiB"),
         ("chunk", "malformed: not HTTP: a chunk of more than 16 MiB"),
         ("head", "malformed: not HTTP: a head without end"),
-        ("interim", "malformed: not HTTP: interim answers without end"),
-        ("error", "HTTP 500"),
+        pytest.param("interim", "malformed: not HTTP: interim answers without end", marks=SLOW),
+        pytest.param("error", "HTTP 500", marks=SLOW),
         ("tokens", "malformed: the server counts 0 and 2147483647 tokens"),
-        ("html", "malformed: asked for a stream, was sent text/html"),
+        pytest.param("html", "malformed: asked for a stream, was sent text/html", marks=SLOW),
     ],
 )
 def test_answers_without_end_are_failed_requests(tmp_path, kind, words):
@@ -72,7 +75,10 @@ def test_answers_without_end_are_failed_requests(tmp_path, kind, words):
     assert int(done.stdout.rpartition("PEAK ")[2]) < MEMORY_LIMIT_BYTES
 
 
-@pytest.mark.parametrize("kind", ["models", "metrics", "deep", "infinite"])
+@pytest.mark.parametrize(
+    "kind",
+    ["models", *(pytest.param(kind, marks=SLOW) for kind in ("metrics", "deep", "infinite"))],
+)
 def test_a_model_list_or_metrics_that_cannot_be_read_cost_no_run(tmp_path, kind):
     done = benched(tmp_path, kind)
     assert done.returncode == 0, done.stderr

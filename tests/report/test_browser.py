@@ -392,6 +392,7 @@ def test_an_area_is_zoomed_and_left_again(show):
     assert words(page, "#tradeoff .frame") == before
 
 
+@pytest.mark.slow
 def test_filters_change_every_chart_and_the_table(show):
     page = show(page_of(factory.sweep()))
     before = page.locator("#load .mark").count()

@@ -100,6 +100,7 @@ def notebook_bar(*, quiet: bool = False) -> Iterator[NotebookBar | None]:
 
 def in_notebook() -> bool:
     """Whether this is a kernel of a notebook, whose cells show what is displayed."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
+    # Another thread may be importing it.
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    shell = get_ipython() if get_ipython is not None else None
     return hasattr(shell, "kernel")
