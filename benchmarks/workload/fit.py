@@ -3,7 +3,7 @@ what `servetune workloads fit` learned of a log of it.
 
 python benchmarks/workload/fit.py             all shapes, a table in Markdown
 python benchmarks/workload/fit.py NAME ...    some of them
-python benchmarks/workload/fit.py --log 40000 --requests 20000 --seeds 3   the defaults
+python benchmarks/workload/fit.py --log 24000 --requests 12000 --seeds 2   the defaults, ten minutes
 
 Each shape is a workload in open loop. One sample of it is simulated, which gives the times of later
 turns, and written as a log in the form named; the log is read and fitted by the functions behind
@@ -436,9 +436,9 @@ def compare(name, count, logged_count, seeds, keep=None):
 def main():
     options = argparse.ArgumentParser()
     options.add_argument("names", nargs="*")
-    options.add_argument("--requests", type=int, default=20_000)
-    options.add_argument("--log", type=int, default=40_000, help="requests of the log")
-    options.add_argument("--seeds", type=int, default=3)
+    options.add_argument("--requests", type=int, default=12_000)
+    options.add_argument("--log", type=int, default=24_000, help="requests of the log")
+    options.add_argument("--seeds", type=int, default=2)
     options.add_argument("--keep")
     chosen = options.parse_args()
     print(
