@@ -50,7 +50,7 @@ class Mcp(Request, frozen=True, kw_only=True):
     allow_url: Annotated[
         tuple[str, ...],
         option(
-            "Address, or the begin of addresses, to which runs may send load besides those of "
+            "Address, or the beginning of addresses, to which runs may send load besides those of "
             "this machine; repeatable.",
             metavar="PREFIX",
             group="Access",

@@ -40,6 +40,7 @@ from servetune.api.ranking import ranked_plans
 from servetune.api.request import Request, given, request_of
 from servetune.api.shared_options import (
     ALLOW_UNKNOWN,
+    FURTHER_SERVER_ARGS,
     MODEL,
     Calibrated,
     Confidence,
@@ -162,14 +163,7 @@ class Estimate(Request, frozen=True, kw_only=True):
         ),
     ] = None
     plan: PlanOptions = PlanOptions()
-    server_args: Annotated[
-        Settings,
-        option(
-            "Server settings, as in servetune tune, besides these options.",
-            group="Plan",
-            metavar="NAME=VALUE;..",
-        ),
-    ] = ()
+    server_args: Annotated[Settings, FURTHER_SERVER_ARGS] = ()
     allow_unknown: Annotated[bool, ALLOW_UNKNOWN] = False
     limits: Limits = Limits()
     drafts: Drafts = Drafts()

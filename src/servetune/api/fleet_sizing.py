@@ -33,6 +33,7 @@ from servetune.api.notes import progress
 from servetune.api.request import Request, given, request_of
 from servetune.api.shared_options import (
     ALLOW_UNKNOWN,
+    FURTHER_SERVER_ARGS,
     MODEL,
     Calibrated,
     Drafts,
@@ -242,14 +243,7 @@ class Fleet(Request, frozen=True, kw_only=True):
         ),
     ] = DEFAULT_ENGINE
     plan: PlanOptions = PlanOptions()
-    server_args: Annotated[
-        Settings,
-        option(
-            "Server settings, as in servetune tune, besides these options.",
-            group="Plan",
-            metavar="NAME=VALUE;..",
-        ),
-    ] = ()
+    server_args: Annotated[Settings, FURTHER_SERVER_ARGS] = ()
     allow_unknown: Annotated[bool, ALLOW_UNKNOWN] = False
     drafts: Drafts = Drafts()
     correction: Calibrated = Calibrated()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from servetune.errors import StoreError
 
-#: Identity of a run, the begin of one, or a tag; files of results have an ending.
+#: Identity of a run, the beginning of one, or a tag; files of results have an ending.
 _NAME = re.compile(r"[\w][\w=.-]*")
 _ENDINGS = frozenset({".jsonl", ".json", ".html", ".csv", ".parquet", ".toml", ".log", ".txt"})
 

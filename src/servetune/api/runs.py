@@ -42,7 +42,7 @@ from servetune.units import counted
 STATES = ("running", "ended", "interrupted", "failed", "lost", "gone")
 
 RUN = argument(
-    "Run: its identity or the begin of it, a tag, or its journal.",
+    "Run: its identity or the beginning of it, a tag, or its journal.",
     metavar="RUN",
 )
 """Declaration of the argument that names a run."""
@@ -121,7 +121,7 @@ class RemoveRun(Request, frozen=True, kw_only=True):
     run: Annotated[
         str,
         argument(
-            "Run: its identity or the begin of it, a tag, or its journal; or a deployment's "
+            "Run: its identity or the beginning of it, a tag, or its journal; or a deployment's "
             "identity, name or bundle.",
             metavar="RUN|DEPLOYMENT",
         ),
@@ -335,7 +335,7 @@ def _require_no_identities(tags: Sequence[str], runs: Sequence[RunRow]) -> None:
         same = next((row for row in runs if row.run.startswith(name)), None)
         if same is not None:
             raise InputError(
-                f"the tag '{name}' is the begin of run {same.run}, which it would hide",
+                f"the tag '{name}' is the beginning of run {same.run}, which it would hide",
                 hint="choose another name",
             )
 

@@ -64,6 +64,13 @@ Settings = Annotated[tuple[str, ...], members(setting_text)]
 ALLOW_UNKNOWN = option("Permission to pass on server settings that no table of settings has.")
 """Declaration of the flag `--allow-unknown`."""
 
+FURTHER_SERVER_ARGS = option(
+    "Server settings, as in servetune tune, besides these options.",
+    group="Plan",
+    metavar="NAME=VALUE;..",
+)
+"""Declaration of `--server-args` where a plan has options of its own."""
+
 
 def sender_processes(text: str) -> int | Literal["auto"]:
     """Number of sender processes in the words of `--processes`.

@@ -29,6 +29,7 @@ from servetune.workload.catalogue import (
 )
 from servetune.workload.fitting import TOKENS_PER_S, FittedWorkload, fit_workload
 from servetune.workload.model_tokenizer import load_model_tokenizer, tokenizer_path
+from servetune.workload.options import ARRIVALS
 from servetune.workload.prepare import prepare
 from servetune.workload.presets import known_workloads
 from servetune.workload.request import Request as PromptRequest
@@ -99,14 +100,7 @@ class WorkloadsSample(Request, frozen=True, kw_only=True):
             default="arrivals of the workload",
         ),
     ] = None
-    arrivals: Annotated[
-        str | None,
-        option(
-            "Law of arrivals: poisson (with a rate), constant, gamma, or in full "
-            "kind=NAME,key=value (docs/guides/arrivals.md).",
-            metavar="LAW",
-        ),
-    ] = None
+    arrivals: Annotated[str | None, ARRIVALS] = None
     seed: Annotated[
         NonNegativeCount, option("Seed of lengths, arrivals and words.", metavar="NUMBER")
     ] = 1

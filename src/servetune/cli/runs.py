@@ -25,7 +25,7 @@ def runs() -> None:
 def list_(request: api.ListRuns, *, as_json: bool) -> int:
     """List the runs of this machine, the last begun first.
 
-    A run is named by its identity or the begin of it, by a tag, or by its journal; report,
+    A run is named by its identity or the beginning of it, by a tag, or by its journal; report,
     recommend and deploy take such a name where they take a journal.
     """
     found = api.list_runs(request)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from servetune.report.dashboard.page import escaped, table_html
 
 _WIDTH, _HEIGHT = 720, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 16, 36
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 28, 16, 36
 _COLOURS = ("#1f77b4", "#d62728", "#2ca02c")
 _DASHES = ("", "6 3", "2 2")
 _STYLE = """

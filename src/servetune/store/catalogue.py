@@ -441,7 +441,7 @@ class Catalogue:
         return [msgspec.json.decode(row, type=ready(MeasurementRow)) for (row,) in found]
 
     def called(self, name: str) -> list[RunRow]:
-        """Runs that a name may mean: an identity or the begin of one, a tag, or a path."""
+        """Runs that a name may mean: an identity or the beginning of one, a tag, or a path."""
         runs = self.runs()
         place = str(whole_path(name))
         stem = str(Path(place).with_suffix(".jsonl")) if Path(place).name else place
@@ -461,7 +461,7 @@ class Catalogue:
         """The one run that a name means.
 
         Args:
-            name: Identity or the begin of one, a tag (`NAME` or `NAME=VALUE`), or a path.
+            name: Identity or the beginning of one, a tag (`NAME` or `NAME=VALUE`), or a path.
 
         Raises:
             InputError: No run has that name, or several have.

@@ -56,6 +56,13 @@ QUICK_TOKEN_S, QUICK_ANSWER_S = 0.002, 0.02
 """Seconds of a fast server's answer: they decide how many requests a closed loop may need."""
 
 
+ARRIVALS = option(
+    "Law of arrivals: poisson (with a rate), constant, gamma, or in full "
+    "kind=NAME,key=value (docs/guides/arrivals.md).",
+    metavar="LAW",
+)
+"""Declaration of `--arrivals`."""
+
 SHARED_PREFIX = option(
     "Tokens at the beginning of each prompt that it shares with others; part of its length.",
     "--shared-prefix",
@@ -196,14 +203,7 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
             metavar="PER_S",
         ),
     ] = None
-    arrivals: Annotated[
-        str | None,
-        option(
-            "Law of arrivals: poisson (with a rate), constant, gamma, or in full "
-            "kind=NAME,key=value (docs/guides/arrivals.md).",
-            metavar="LAW",
-        ),
-    ] = None
+    arrivals: Annotated[str | None, ARRIVALS] = None
     requests: Annotated[
         Count | None,
         option(
