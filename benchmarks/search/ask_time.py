@@ -1,6 +1,7 @@
 """Processor time of each decision of a guided search over some 10,000 plans, simulations included.
 
     python benchmarks/search/ask_time.py [--users 8,16,24,32,48,64,96,128] [--trials 8]
+        [--model NAME] [--gpu NAME] [--num-gpus COUNT] [--sla LADDER]
 
 The study is the README's: Qwen3-4B on four L4, `--space auto`, a limit on the 99th percentile of
 first tokens. A decision follows each finished trial; before a trial is asked for it is simulated,
@@ -21,7 +22,7 @@ from servetune.search.strategies.guided import Guided
 from servetune.trials.predictions import PredictedTrials
 
 
-def run(users: str, trials: int) -> None:
+def run(users: str, trials: int, model: str, gpu: str, num_gpus: int, sla: str) -> None:
     decisions: list[tuple[float, float, int]] = []
     spent = {"s": 0.0, "count": 0}
     decided, simulate = Guided._decided, PredictedTrials._simulate
@@ -43,19 +44,9 @@ def run(users: str, trials: int) -> None:
 
     Guided._decided, PredictedTrials._simulate = timed_decision, timed_simulation
     words = [
-        *(
-            "tune",
-            "--engine",
-            "simulated",
-            "--model",
-            "Qwen/Qwen3-4B",
-            "--gpu",
-            "L4",
-            "--num-gpus",
-            "4",
-        ),
-        *("--space", "auto", "-c", users, "--max-trials", str(trials)),
-        *("--sla", "ttft:p99<=4s; itl<=60ms; then throughput"),
+        *("tune", "--engine", "simulated", "--model", model, "--gpu", gpu),
+        *("--num-gpus", str(num_gpus), "--space", "auto", "-c", users),
+        *("--max-trials", str(trials), "--sla", sla),
     ]
     with tempfile.TemporaryDirectory() as folder:
         sys.argv = ["servetune", *words, "--output-json", str(Path(folder) / "run.json")]
@@ -70,5 +61,16 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--users", default="8,16,24,32,48,64,96,128")
     parser.add_argument("--trials", type=int, default=8)
+    parser.add_argument("--model", default="Qwen/Qwen3-4B")
+    parser.add_argument("--gpu", default="L4")
+    parser.add_argument("--num-gpus", type=int, default=4)
+    parser.add_argument("--sla", default="ttft:p99<=4s; itl<=60ms; then throughput")
     options = parser.parse_args()
-    run(options.users, options.trials)
+    run(
+        options.users,
+        options.trials,
+        options.model,
+        options.gpu,
+        options.num_gpus,
+        options.sla,
+    )

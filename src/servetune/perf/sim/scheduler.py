@@ -34,6 +34,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Collection
 from collections.abc import Sequence as Several
+from itertools import chain
 
 from servetune.perf.roofline.step import FloatArray, StepLaw
 from servetune.perf.sim.kvcache import GrowingSequences, Hit, PagedCache, block_keys
@@ -292,7 +293,7 @@ class Scheduler:
         stretches, ends_s = self._stretches_of(sequence), self.ends_s
         tokens = sum(stop - first for first, stop in stretches)
         if each_token:
-            times_s = tuple(end_s for first, stop in stretches for end_s in ends_s[first:stop])
+            times_s = tuple(chain.from_iterable(ends_s[first:stop] for first, stop in stretches))
             return GeneratedTokens(tokens, times_s)
         if tokens < 2:
             return GeneratedTokens(tokens, tuple(ends_s[first] for first, _ in stretches))
