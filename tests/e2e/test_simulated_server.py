@@ -45,6 +45,7 @@ def records_of(folder):
     return read_journal(folder / "q.jsonl")
 
 
+@pytest.mark.slow
 @pytest.mark.timed
 def test_what_tune_measures_over_http_is_what_the_simulator_says(servetune, tmp_path):
     done = tune(
