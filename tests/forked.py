@@ -3,7 +3,7 @@
 Most of a short command's time goes into imports: 0.4 s of CPU, with boto3 a second. A fork has a
 process id, folder, environment, signals and exit status of its own, and costs 0.02 s. What only a
 new interpreter shows (import errors, `PYTHON...` variables, a terminal) is left to one: `Process`
-starts it where a test asks for that, and tests/cli/test_main.py always does.
+starts it where a test asks for that, and most of tests/cli/test_main.py does.
 """
 
 import atexit

@@ -200,7 +200,13 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if i % 4 == 0 else pytest.param(name, marks=pytest.mark.slow)
+        for i, name in enumerate(preset_names())
+    ],
+)
 def test_every_workload_that_comes_along_can_be_sent(fake, name):
     server = fake()
     said = results(server.url, "--workload", name, "-n", 6, "-c", 3)

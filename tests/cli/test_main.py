@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import forked
 from servetune.cli.main import VERBS
 
 
@@ -108,7 +109,7 @@ TUNE = ("tune", "--engine", "simulated", "--model", "Qwen/Qwen3-4B", "--instance
 def test_bad_input_is_one_clear_line_and_a_hint_and_nothing_is_written(
     arguments, says, hint, tmp_path
 ):
-    done = servetune(*arguments, cwd=tmp_path)
+    done = forked.run([*forked.COMMAND, *arguments], cwd=tmp_path, timeout=120)
     assert done.returncode == 2
     assert done.stdout == ""
     lines = done.stderr.splitlines()

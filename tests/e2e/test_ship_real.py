@@ -12,8 +12,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.timed]
 
 WHERE = "s3://bucket/models/tiny/"
 ENDPOINT = "tiny"
-#: Cores are shared with other processes; two sequences at a time instead of 16 are more than this.
-TOLERANCE = ("--tolerance", "0.5")
+#: Relative difference treated as noise of an unchanged server: other processes have the cores, too.
+UNSTEADY = ("--tolerance", "0.5")
 
 
 @pytest.fixture(scope="module")
@@ -68,17 +68,17 @@ def test_what_vllm_did_here_is_what_it_does_there_unless_a_setting_is_lost(
         fleet.overrides = {"SM_VLLM_MAX_NUM_SEQS": "2"}
         fleet.start(ENDPOINT)
         lost = proved(shell, model, tmp_path / "lost", code=1)
-    assert verdict(lost) == "worse"
+    assert verdict(lost) == "worse", lost
     assert lost["differences"] == ["max_num_seqs is 2, the trial had 16 (says the start-up log)"]
     shell("deploy", "delete", "b", "--poll-s", "0")
     assert standing(double) == []
     assert seen_secrets(tmp_path, shell.said) == []
 
 
-def proved(shell, model, folder, code=None):
+def proved(shell, model, folder, tolerance=(), code=None):
     """What the comparison says; tails of a shared processor are another's, so its end may vary."""
     shell(
-        "bench", "--against", "b", *TOLERANCE, "--tokenizer", model, "--warmup", "32", "--quiet",
+        "bench", "--against", "b", *tolerance, "--tokenizer", model, "--warmup", "32", "--quiet",
         "--out", folder.name, code=code,
     )  # fmt: skip
     (record,) = read_journal(folder / "bench.jsonl")
