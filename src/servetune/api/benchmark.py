@@ -17,7 +17,7 @@ from servetune.api.bench_progress import done_fraction, level_of, progress_rows
 from servetune.api.bench_request import Baseline, Bench
 from servetune.api.bench_setup import dry_run_text, prepared_load
 from servetune.api.frames import TableRow, Tabular
-from servetune.api.measured_deployments import note_measured
+from servetune.api.measured_deployments import measured_deployment, note_measured
 from servetune.api.mlflow_logging import MlflowLogger, require_mlflow
 from servetune.api.notebook import NotebookBar, notebook_bar
 from servetune.api.notes import note, progress
@@ -416,6 +416,7 @@ def _bench_one(
         request = msgspec.structs.replace(request, seed=1 + secrets.randbelow(2**31))
     assert entry is not None
     prepared = prepared_load(request)
+    deployment = measured_deployment(asked, prepared.targets[0])
     prepared, benched = _sent(request, prepared, on_progress, watch, entry)
     watch.interrupted = benched.result.interrupted
     comparison = None
@@ -426,7 +427,8 @@ def _bench_one(
         again = request_of(Bench, request, {"out": None})
         write_repeating(again, Artifacts(request.results.out, STEM).configuration)
     kept = request.results.out and Artifacts(request.results.out, STEM).journal
-    note_measured(asked, prepared.targets[0], benched.record, comparison, kept)
+    if deployment is not None:
+        note_measured(deployment, benched.record, comparison, kept)
     if request.results.otel_endpoint:
         export(request.results.otel_endpoint, prepared, benched)
     return BenchResult(
