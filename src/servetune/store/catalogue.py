@@ -91,7 +91,7 @@ CREATE TABLE adapters (deployment TEXT NOT NULL, name TEXT NOT NULL, base TEXT, 
     PRIMARY KEY (deployment, name));
 CREATE TABLE measurements (
     deployment TEXT NOT NULL, at TEXT NOT NULL, run TEXT, trial TEXT, row BLOB NOT NULL,
-    PRIMARY KEY (deployment, at, trial)
+    PRIMARY KEY (deployment, at, run, trial)
 );
 """
 
