@@ -104,6 +104,7 @@ def test_an_endpoint_is_followed_from_its_bundle_to_its_end(
             ours.base, ours.engine, ours.machine, ours.usd_per_hour, ours.images,
         )  # fmt: skip
     assert rows(adapter="fr")[0].state == "registered"
+    assert rows()[0].account == "123456789012"  # of the endpoint's ARN
     monkeypatch.setenv("SERVETUNE_HOME", str(Path("home").absolute()))
     st.render(journal, out="b", key="trial-16", copies=4, adapter=adapter)
     assert (rows()[0].trial, rows()[0].pending) == ("trial-64", "trial-16")
@@ -137,6 +138,12 @@ def test_a_change_a_load_test_and_an_end_by_name_are_told_of_the_same_endpoint(
     [_, row] = rows(earlier=True)
     assert (row.state, row.trial) == ("earlier", "trial-64")
     assert figures() == (1, 0, record.results["output_throughput"])
+
+    # A test against a bundle is of the bundle's configuration, whatever was last heard of.
+    st.render(journal, out="b", key="trial-64")
+    st.bench(sagemaker=NAME, region="us-east-1", against="b", requests=2, processes=1)
+    [row] = rows()
+    assert (row.trial, figures()[:2]) == ("trial-16", (0, 2))
 
     st.orphans(region="us-east-1", delete=True, poll_s=0)
     assert rows()[0].state == "updated"  # it is in service, and nobody named it

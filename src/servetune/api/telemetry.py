@@ -96,7 +96,7 @@ class StudySpans:
         require_otel()
         self._requests: defaultdict[str, list[TrialRequests]] = defaultdict(list)
         self._servers: dict[str, ServerLife] = {}
-        self._count, self._whole = 0, True
+        self._count, self._whole, self._lock = 0, True, threading.Lock()
 
     def began(self, key: str, server: ServerLife) -> None:
         """Take that a trial begins on a server, or waits for its start."""
@@ -125,8 +125,9 @@ class StudySpans:
         def send(_: Callable[[str], None]) -> None:
             self._count += export_spans(spans(), endpoint=self._endpoint, run_id=self._run)
 
-        if self._whole:
-            self._whole = _sent_aside(self._endpoint, send)
+        with self._lock:  # of servers side by side one after the other
+            if self._whole:
+                self._whole = _sent_aside(self._endpoint, send)
 
 
 def _endpoint(named: str) -> str:

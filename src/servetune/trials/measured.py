@@ -197,7 +197,7 @@ class ServerGroup:
         )
 
     def _live_once(self) -> Failure | None:
-        """`_serve_once`, of which those are told who trace the study."""
+        """`_serve_once`, with its begin and end told to whoever traces the study."""
         self._life, self._ready_s, failure = self._born(), 0.0, None
         for trial in self._waiting:
             self._watch.servers.begins(trial.key, self._life)
