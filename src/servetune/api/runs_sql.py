@@ -47,7 +47,7 @@ _ALIASES = {"benchmark_results": "results", "mlcc_ci.benchmark_results": "result
 _ENDINGS = (".csv", ".parquet", ".json")
 #: Most that an agent may ask of DuckDB: seconds and rows.
 AGENTS_TIMEOUT_S, AGENTS_ROWS = 30.0, 100_000
-PositiveSeconds = Annotated[float, msgspec.Meta(gt=0)]
+PositiveSeconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 RowCount = Annotated[int, msgspec.Meta(ge=1)]
 #: Objects of S3 that are read at once.
 _READERS = 8
