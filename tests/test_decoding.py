@@ -75,10 +75,14 @@ def test_structs_of_files_and_requests_are_decoded_when_they_are_ready():
     assert unready == []
 
 
-ROOMS = ("api", "report", "store", "workload")
+ROOMS = (
+    *("api", "deploy", "deploy/aws", "hardware", "loadgen", "report", "simserver", "store"),
+    "workload",
+)
 #: Types that are no structs, and those of a decoder that is made with its module.
 OF_NO_STRUCT = {
     *("AnyEntry", "JsonObject", "dict[str, Any]", "list[msgspec.Raw]"),
+    *("Heartbeat | Finished", "_Body", "_ParametersBody", "_SamplingBody"),
     "tuple[Annotated[int, msgspec.Meta(ge=0)], ...]",
 }
 

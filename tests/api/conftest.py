@@ -1,4 +1,4 @@
-"""A server to load, and the doubles of AWS made importable; pytest's importlib mode does not."""
+"""A server to load; doubles of AWS and of a collector made importable, which pytest does not."""
 
 import asyncio
 import sys
@@ -9,7 +9,8 @@ import pytest
 
 from servetune.testing.server import Behaviour, FakeServer
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
+for _folder in ("deploy", "loadgen"):
+    sys.path.insert(0, str(Path(__file__).parents[1] / _folder))
 
 
 @pytest.fixture

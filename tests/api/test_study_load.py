@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+from collector import Collector, collecting
 
 import servetune as st
 from servetune.api.request import checked, read_config
@@ -170,6 +171,21 @@ def test_trace_headers_are_of_one_run_in_each_trial(double, tmp_path):
     tuned(double, tmp_path, trace_headers=True, client_args={"seed": [1, 2]})
     parents = [headers["traceparent"] for path, headers in double.heads if "traceparent" in headers]
     assert len(parents) == len(set(parents)) == 2 * LOAD["requests"]
+
+
+def test_the_headers_of_a_study_are_the_ids_of_its_spans(double, tmp_path):
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    collector = Collector()
+    with collecting(collector) as url:
+        tuned(double, tmp_path, otel_endpoint=url, client_args={"seed": [1, 2]})
+    parents = [headers["traceparent"] for path, headers in double.heads if "traceparent" in headers]
+    spans = {
+        f"00-{span.trace_id.hex()}-{span.span_id.hex()}-01"
+        for span in collector.spans
+        if span.name not in ("server", "trial")
+    }
+    assert set(parents) == spans
+    assert len(spans) == 2 * LOAD["requests"]
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,6 @@ BENCH_ALONE = {
     "compat": "a journal's figures have one definition",
     "scrape_s": "trials read metrics each second",
     "dcgm_url": "a study may have many servers, DCGM is of one machine",
-    "otel_endpoint": "spans are of single requests, a study keeps trials",
     "out": "a study writes to --output-json or --output-dir",
     "quiet": "progress of a study is one line per trial",
     "words_seed": "hidden; a trial's words differ by its key",

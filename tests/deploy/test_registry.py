@@ -104,6 +104,7 @@ def test_an_endpoint_is_followed_from_its_bundle_to_its_end(
             ours.base, ours.engine, ours.machine, ours.usd_per_hour, ours.images,
         )  # fmt: skip
     assert rows(adapter="fr")[0].state == "registered"
+    assert rows()[0].account == "123456789012"  # of the endpoint's ARN
     monkeypatch.setenv("SERVETUNE_HOME", str(Path("home").absolute()))
     st.render(journal, out="b", key="trial-16", copies=4, adapter=adapter)
     assert (rows()[0].trial, rows()[0].pending) == ("trial-64", "trial-16")
@@ -115,20 +116,34 @@ def test_an_endpoint_is_followed_from_its_bundle_to_its_end(
 def test_a_change_a_load_test_and_an_end_by_name_are_told_of_the_same_endpoint(
     journal: Path, fake: FakeAws
 ) -> None:
+    def figures() -> tuple[Any, ...]:
+        return row.measurements, row.earlier_measurements, row.output_throughput
+
     st.render(journal, out="b")
     st.apply("b", role_arn=ROLE, yes=True, poll_s=0)
-    st.render(journal, out="b", key="trial-16")
-    st.update("b", role_arn=ROLE, yes=True, poll_s=0, hours=1e-6)
-    [row] = rows()
-    assert (row.state, row.trial, row.pending) == ("updated", "trial-16", "")
-
     record = st.bench(
         sagemaker=NAME, region="us-east-1", model="Qwen/Qwen3-4B", requests=2, input_tokens=8,
         output_tokens=4, concurrency=2, warmup=0, processes=1, out="load",
     ).record  # fmt: skip
+    st.render(journal, out="b", key="trial-16")
     [row] = rows()
-    assert (row.measurements, row.region) == (1, "us-east-1")
-    assert row.output_throughput == record.results["output_throughput"]
+    assert (row.region, row.account) == ("us-east-1", "123456789012")
+    assert figures() == (1, 0, record.results["output_throughput"])  # what waits is not in service
+
+    st.update("b", role_arn=ROLE, yes=True, poll_s=0, hours=1e-6)
+    [row] = rows()
+    assert (row.state, row.trial, row.pending) == ("updated", "trial-16", "")
+    assert figures() == (0, 1, None)
+    assert "before a change" in str(st.list_deployments())
+    [_, row] = rows(earlier=True)
+    assert (row.state, row.trial) == ("earlier", "trial-64")
+    assert figures() == (1, 0, record.results["output_throughput"])
+
+    # A test against a bundle is of the bundle's configuration, whatever was last heard of.
+    st.render(journal, out="b", key="trial-64")
+    st.bench(sagemaker=NAME, region="us-east-1", against="b", requests=2, processes=1)
+    [row] = rows()
+    assert (row.trial, figures()[:2]) == ("trial-16", (0, 2))
 
     st.orphans(region="us-east-1", delete=True, poll_s=0)
     assert rows()[0].state == "updated"  # it is in service, and nobody named it
@@ -197,7 +212,7 @@ def test_a_load_test_of_a_bundle_is_linked_to_it(journal: Path, tmp_path: Path) 
 
 
 def test_a_load_test_that_shows_nothing_is_neither_reproduced_nor_not(journal: Path) -> None:
-    from servetune.api.measured_deployments import note_measured
+    from servetune.api.measured_deployments import measured_deployment, note_measured
     from servetune.loadgen import Target
     from servetune.report.baseline import compare_with_baseline
 
@@ -206,11 +221,10 @@ def test_a_load_test_that_shows_nothing_is_neither_reproduced_nor_not(journal: P
     asked = structs.replace(
         st.Bench(), baseline=structs.replace(st.Bench().baseline, against=Path("b"))
     )
+    deployment = measured_deployment(asked, Target(base_url="http://127.0.0.1:1", model="m"))
     for baseline, reproduced in (({}, None), (dict(record.results), True)):
         compared = compare_with_baseline(baseline, dict(record.results))
-        note_measured(
-            asked, Target(base_url="http://127.0.0.1:1", model="m"), record, compared, None
-        )
+        note_measured(deployment, record, compared, None)
         assert rows()[0].reproduced is reproduced
 
 

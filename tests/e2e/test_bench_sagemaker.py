@@ -26,6 +26,7 @@ def aws(tmp_path):
         "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
         "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_ENDPOINT_URL_LOGS": "http://127.0.0.1:9",
+        "AWS_ENDPOINT_URL_STS": "http://127.0.0.1:9",
         "AWS_MAX_ATTEMPTS": "1",
         "NO_COLOR": "1",
     }

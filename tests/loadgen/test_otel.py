@@ -1,15 +1,19 @@
-import contextlib
 import random
 import re
-import threading
 from array import array
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from collector import Collector, collecting, plain
 
 from servetune.errors import InputError, LoadError
 from servetune.loadgen import otel
-from servetune.loadgen.otel import export_spans, otlp_endpoint, require_otel
+from servetune.loadgen.otel import (
+    SentRequests,
+    export_spans,
+    otlp_endpoint,
+    request_spans,
+    require_otel,
+)
 from servetune.loadgen.otel_metrics import (
     SECONDS,
     TOKENS,
@@ -23,6 +27,7 @@ from servetune.traffic.messages import trace_ids, traceparent
 
 TARGET = Target(base_url="http://models.example:8000/v1", model="tiny")
 STARTED_S = 1_790_000_000.25
+SENT = SentRequests(run_id="run", started_unix_s=STARTED_S, targets=(TARGET,))
 
 RECORDS = (
     Record(
@@ -77,6 +82,11 @@ class TestTraceparent:
         assert len({header.split("-")[1] for header in headers}) == 10_000
         assert traceparent("a", 7) == traceparent("a", 7)
 
+    def test_requests_of_a_given_trace_share_it_alone(self):
+        headers = [traceparent("a", index, "ab" * 16) for index in range(100)]
+        assert {header.split("-")[1] for header in headers} == {"ab" * 16}
+        assert len({header.split("-")[2] for header in headers}) == 100
+
 
 class TestEndpoint:
     @pytest.fixture(autouse=True)
@@ -112,65 +122,6 @@ def test_a_missing_sdk_is_reported_with_the_way_to_it(monkeypatch):
     assert "servetune[otel]" in told.value.hint
 
 
-class Collector:
-    """OTLP's HTTP side: keeps what it is sent, answers with `status`."""
-
-    def __init__(self, status=200):
-        self.status = status
-        self.requests = []
-        self.metrics = []
-
-    @property
-    def spans(self):
-        return [
-            span
-            for request in self.requests
-            for of_resource in request.resource_spans
-            for scope in of_resource.scope_spans
-            for span in scope.spans
-        ]
-
-
-@contextlib.contextmanager
-def collecting(collector):
-    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-        ExportMetricsServiceRequest,
-    )
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-        ExportTraceServiceRequest,
-    )
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.path == "/v1/metrics":
-                collector.metrics.append(ExportMetricsServiceRequest.FromString(body))
-            else:
-                assert self.path == "/v1/traces"
-                collector.requests.append(ExportTraceServiceRequest.FromString(body))
-            assert self.headers["Content-Type"] == "application/x-protobuf"
-            self.send_response(collector.status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def plain(attributes):
-    return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in attributes}
-
-
 class TestExport:
     @pytest.fixture(autouse=True)
     def _sdk(self):
@@ -180,13 +131,8 @@ class TestExport:
         )
 
     def export(self, records, url):
-        return export_spans(
-            records,
-            endpoint=otlp_endpoint(url),
-            run_id="run",
-            started_unix_s=STARTED_S,
-            targets=[TARGET],
-        )
+        spans = request_spans(records, SENT)
+        return export_spans(spans, endpoint=otlp_endpoint(url), run_id="run")
 
     def test_each_request_is_the_span_that_its_header_named(self):
         collector = Collector()
@@ -253,13 +199,8 @@ class TestExport:
     def test_histograms_have_the_conventions_names_units_and_attributes(self):
         collector = Collector()
         with collecting(collector) as url:
-            series = export_metrics(
-                RECORDS,
-                endpoint=otlp_metrics_endpoint(otlp_endpoint(url)),
-                run_id="run",
-                started_unix_s=STARTED_S,
-                targets=[TARGET],
-            )
+            endpoint = otlp_metrics_endpoint(otlp_endpoint(url))
+            series = export_metrics(RECORDS, SENT, endpoint=endpoint)
         [of_resource] = collector.metrics[0].resource_metrics
         assert plain(of_resource.resource.attributes)["servetune.run_id"] == "run"
         metrics = {each.name: each for each in of_resource.scope_metrics[0].metrics}
@@ -318,14 +259,7 @@ class TestExport:
             point = metric.data.data_points[0]
             return list(point.bucket_counts), point.count, pytest.approx(point.sum)
 
-        ours = metrics_of(
-            records,
-            run_id="run",
-            started_unix_s=STARTED_S,
-            targets=[TARGET],
-            api="chat",
-            provider="openai",
-        )
+        ours = metrics_of(records, SENT)
         theirs = reader.get_metrics_data()
         assert counts(ours, "gen_ai.client.operation.duration") == counts(theirs, "d")
         assert counts(ours, "gen_ai.client.token.usage") == counts(theirs, "u")
@@ -338,15 +272,15 @@ class TestExport:
     def test_a_collector_that_refuses_costs_a_bench_one_note(self, status, caplog):
         from types import SimpleNamespace
 
-        from servetune.api.benchmark import export
+        from servetune.api.telemetry import export_run
 
         request = SimpleNamespace(
             settings=SimpleNamespace(run_id="run"),
             targets=[TARGET],
             workload=SimpleNamespace(api="chat"),
         )
-        benched = SimpleNamespace(result=SimpleNamespace(records=RECORDS, started_unix_s=STARTED_S))
+        result = SimpleNamespace(records=RECORDS, started_unix_s=STARTED_S)
         with collecting(Collector(status)) as url, caplog.at_level("INFO", logger="servetune"):
-            export(url, request, benched)
+            export_run(url, request, result)
         notes = [each for each in caplog.records if each.levelname == "WARNING"]
         assert [each.name for each in notes] == ["servetune"] * (status == 400)

@@ -5,6 +5,7 @@ import sqlite3
 import threading
 
 import pytest
+from msgspec import structs
 
 from servetune.errors import InputError, StoreError
 from servetune.processes import ProcessMark
@@ -17,6 +18,7 @@ from servetune.store.register import (
     DeploymentMeasured,
     DeploymentNoted,
     DeploymentPlace,
+    DeploymentRemoved,
     RunBegan,
     RunEnded,
     RunFound,
@@ -199,7 +201,7 @@ def test_a_catalogue_of_a_newer_servetune_is_left_alone(tmp_path):
     db.execute("PRAGMA user_version = 99")
     db.close()
     before = catalogue_path().read_bytes()
-    with pytest.raises(StoreError, match="schema 99, this servetune knows 1") as refusal:
+    with pytest.raises(StoreError, match="schema 99, this servetune knows 2") as refusal:
         opened()
     assert "upgrade servetune" in refusal.value.hint
     run(tmp_path / "r.jsonl", "bb22")  # a run goes on all the same
@@ -299,4 +301,48 @@ def test_deployments_and_their_load_tests_are_made_again_from_the_register():
         assert {row.place.name: row.state for row in index.deployments()} == {
             "qwen": "rendered", "other": "measured",
         }  # fmt: skip
-        assert index.measurements(PLACE.identity)[0].config_trial == "one"
+        [measured] = index.measurements(PLACE.identity)
+        # An entry of an earlier version is of the configuration that the register had then.
+        assert measured.config == index.deployment(PLACE).config.digest != ""
+
+
+def at(account="", folder=""):
+    return structs.replace(PLACE, account=account, folder=folder)
+
+
+def test_endpoints_of_one_name_in_two_accounts_are_two_deployments():
+    config = DeployedConfig(model="m", trial="one")
+
+    def tell(action, account="", folder=""):
+        place = at(account, folder)
+        append_entry(DeploymentNoted(place=place, action=action, config=config))
+
+    def listed():
+        with opened() as index:
+            rows = {(row.place.account, row.place.folder): row.state for row in index.deployments()}
+            tests = {
+                row.deployment: len(index.measurements(row.deployment))
+                for row in index.deployments()
+            }
+            return rows, sorted(tests.values())
+
+    tell("rendered", folder="/dev")
+    append_entry(DeploymentMeasured(place=at()))
+    tell("serving", "111111111111", "/dev")  # the account of the bundle is known from now on
+    assert listed() == ({("111111111111", "/dev"): "serving"}, [1])
+    tell("rendered", folder="/prod")
+    tell("rendered", folder="/dev")  # of the one that this bundle made
+    assert listed()[0] == {("111111111111", "/dev"): "serving", ("", "/prod"): "rendered"}
+    append_entry(DeploymentMeasured(place=at()))  # only one serves
+    tell("serving", "222222222222", "/prod")
+    found = {("111111111111", "/dev"): "serving", ("222222222222", "/prod"): "serving"}
+    assert listed() == (found, [0, 2])
+    append_entry(
+        DeploymentNoted(place=at(), action="deleted")
+    )  # which, an earlier version said not
+    append_entry(DeploymentNoted(place=at("222222222222"), action="deleted"))
+    found["222222222222", "/prod"] = "deleted"
+    assert listed() == (found, [0, 2])
+    append_entry(DeploymentRemoved(place=at("111111111111")))
+    catalogue_path().unlink()
+    assert listed() == ({("222222222222", "/prod"): "deleted"}, [0])

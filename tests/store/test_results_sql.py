@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from servetune.errors import InputError
-from servetune.store.results_sql import query
+from servetune.store.results_sql import _CONFIG, query
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra 'sql')")
 pytest.importorskip("duckdb", reason="DuckDB is not installed (extra 'sql')")
@@ -61,3 +61,16 @@ def test_what_does_more_than_read_the_tables_is_refused(sql, message, tmp_path, 
         query(sql, TABLES)
     assert "\n" not in error.value.message
     assert not any(tmp_path.iterdir())
+
+
+def test_a_query_ends_at_its_limits_of_time_memory_and_rows(monkeypatch):
+    endless = "SELECT a.range, random() r FROM range(100000) a, range(100000) b ORDER BY r"
+    with pytest.raises(InputError, match=r"took longer than 100") as error:
+        query(endless, TABLES, limit_s=0.1)
+    assert "--query-timeout" in error.value.hint
+    assert query("SELECT * FROM range(3)", TABLES, most_rows=3)[1] == [(0,), (1,), (2,)]
+    with pytest.raises(InputError, match="the answer has more than 2 rows"):
+        query("SELECT * FROM range(3)", TABLES, most_rows=2)
+    monkeypatch.setitem(_CONFIG, "memory_limit", "40MB")
+    with pytest.raises(InputError, match="of memory"):
+        query("SELECT range, random() r FROM range(9000000) ORDER BY r", TABLES)

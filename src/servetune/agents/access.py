@@ -33,6 +33,7 @@ from servetune.api import (
     what_executes,
 )
 from servetune.api.request import Field, checked, given
+from servetune.api.runs_sql import AGENTS_ROWS, AGENTS_TIMEOUT_S
 from servetune.errors import InputError
 
 if TYPE_CHECKING:
@@ -170,6 +171,14 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
                     f"{name} {why}, which this server does not allow",
                     hint="leave it out; whoever started the server allows it with --allow-commands",
                 )
+        if isinstance(request, QueryRuns) and (
+            request.query_timeout_s > AGENTS_TIMEOUT_S or request.max_rows > AGENTS_ROWS
+        ):
+            raise Refused(
+                f"an agent's query has at most {AGENTS_TIMEOUT_S:g} seconds and "
+                f"{AGENTS_ROWS:,} rows",
+                hint="leave query_timeout_s and max_rows out, and ask for less",
+            )
         if self.aws:
             return
         for field in given(request):

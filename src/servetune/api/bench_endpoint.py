@@ -46,6 +46,23 @@ def with_endpoint(request: Bench) -> Bench:
     return request_of(Bench, request, found)
 
 
+def callers_account(request: Bench) -> str:
+    """Number of the account of the caller, whose endpoint it is; empty where AWS does not tell it,
+    or where requests go to an address of their own.
+    """
+    endpoint = request.endpoint
+    if endpoint.endpoint_url:
+        return ""
+    import botocore.exceptions
+
+    region = region_of(endpoint.region, endpoint.profile)
+    aws = AwsClient(region, clock=MonotonicClock(), profile=endpoint.profile)
+    try:
+        return str(aws.client("sts").get_caller_identity()["Account"])
+    except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError):
+        return ""
+
+
 def _components(aws: AwsClient, endpoint: str) -> list[str] | None:
     """Names of an endpoint's components; `None` where AWS cannot be asked, which is tried once."""
     import botocore.exceptions

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import secrets
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,22 +15,19 @@ from servetune.api.bench_progress import done_fraction, level_of, progress_rows
 from servetune.api.bench_request import Baseline, Bench
 from servetune.api.bench_setup import dry_run_text, prepared_load
 from servetune.api.frames import TableRow, Tabular
-from servetune.api.measured_deployments import note_measured
+from servetune.api.measured_deployments import measured_deployment, note_measured
 from servetune.api.mlflow_logging import MlflowLogger, require_mlflow
 from servetune.api.notebook import NotebookBar, notebook_bar
 from servetune.api.notes import note, progress
 from servetune.api.registration import RegisteredRun
 from servetune.api.request import request_of, write_repeating
+from servetune.api.telemetry import export_run
 from servetune.api.timelines import timeline_of_requests
 from servetune.api.trials import Trials, run_html, write_artifacts
 from servetune.errors import ExitStatus, InputError, ServerRefused, ServetuneError, StoreError
 from servetune.loadgen import (
     LoadResult,
     Progress,
-    export_metrics,
-    export_spans,
-    otlp_endpoint,
-    otlp_metrics_endpoint,
 )
 from servetune.metrics import Constraint, parse_constraints, unmet
 from servetune.report import text_html
@@ -416,6 +411,7 @@ def _bench_one(
         request = msgspec.structs.replace(request, seed=1 + secrets.randbelow(2**31))
     assert entry is not None
     prepared = prepared_load(request)
+    deployment = measured_deployment(asked, prepared.targets[0])
     prepared, benched = _sent(request, prepared, on_progress, watch, entry)
     watch.interrupted = benched.result.interrupted
     comparison = None
@@ -426,9 +422,10 @@ def _bench_one(
         again = request_of(Bench, request, {"out": None})
         write_repeating(again, Artifacts(request.results.out, STEM).configuration)
     kept = request.results.out and Artifacts(request.results.out, STEM).journal
-    note_measured(asked, prepared.targets[0], benched.record, comparison, kept)
+    if deployment is not None:
+        note_measured(deployment, benched.record, comparison, kept)
     if request.results.otel_endpoint:
-        export(request.results.otel_endpoint, prepared, benched)
+        export_run(request.results.otel_endpoint, prepared, benched.result)
     return BenchResult(
         record=benched.record,
         load=benched.result,
@@ -537,51 +534,3 @@ def write_outputs(folder: Path, request: PreparedLoad, benched: Benched) -> None
         written.append(series)
     for path in written:
         progress(f"wrote {path}")
-
-
-#: Seconds that a collector may take for all of a run.
-MOST_EXPORT_S = 60.0
-
-
-def export(named: str, request: PreparedLoad, benched: Benched) -> None:
-    """Send each request to a collector as a span, and the run's histograms.
-
-    The run is over and kept by then. A collector that refuses, or that takes longer than
-    `MOST_EXPORT_S`, costs one note.
-    """
-    endpoint = otlp_endpoint(named)
-    assert endpoint is not None
-    result = benched.result
-    shared: dict[str, Any] = {
-        "run_id": request.settings.run_id,
-        "started_unix_s": result.started_unix_s,
-        "targets": request.targets,
-        "api": request.workload.api,
-    }
-    told: list[Callable[[], None]] = []
-
-    def send_all() -> None:
-        sdk = logging.getLogger("opentelemetry.exporter")
-        level = sdk.level
-        sdk.setLevel(logging.CRITICAL)  # what it says of a refusal is in our note
-        try:
-            sent = export_spans(result.records, endpoint=endpoint, **shared)
-            told.append(lambda: progress(f"sent {sent:,} spans to {endpoint}"))
-            metrics = otlp_metrics_endpoint(endpoint)
-            if metrics is not None:
-                series = export_metrics(result.records, endpoint=metrics, **shared)
-                told.append(lambda: progress(f"sent {series:,} histograms to {metrics}"))
-        except ServetuneError as error:
-            told.append(lambda error=error: note(f"note: {error.message}: {error.hint}"))  # type: ignore[misc]
-        except Exception as error:  # the SDK's own, or an exporter's, which no result is lost for
-            told.append(lambda error=error: note(f"note: no telemetry was sent: {error}"))  # type: ignore[misc]
-        finally:
-            sdk.setLevel(level)
-
-    thread = threading.Thread(target=send_all, name="telemetry", daemon=True)
-    thread.start()
-    thread.join(MOST_EXPORT_S)
-    if thread.is_alive():
-        note(f"note: {endpoint} did not take all telemetry within {MOST_EXPORT_S:.0f} s")
-    for tell in told:
-        tell()

@@ -33,7 +33,7 @@ from servetune.deploy.deployment import (
     with_role,
     with_tags,
 )
-from servetune.deploy.names import require_name, require_region
+from servetune.deploy.names import account_of, require_name, require_region
 from servetune.errors import InputError
 from servetune.hardware import Price, instances
 from servetune.option import argument, option
@@ -273,7 +273,8 @@ def make_endpoint(
         else:
             await live.apply(tagged, change, now=when, secrets=secrets)
 
-    with _interruptible(deployment, folder, cost, tell), noted(folder, "serving"):
+    going_on = _interruptible(deployment, folder, cost, tell)
+    with going_on, noted(folder, "serving", _account(deployment)):
         completed(work())
 
 
@@ -336,7 +337,7 @@ def update(
         )
 
     going_on = _interruptible(deployment, request.bundle, cost, tell, stands=True)
-    with going_on, noted(request.bundle, "updated"):
+    with going_on, noted(request.bundle, "updated", _account(deployment)):
         changes = completed(work())
     return EndpointChange(endpoint=deployment.endpoint, changes=tuple(changes))
 
@@ -537,9 +538,10 @@ def delete(
     """
     request = request_of(Delete, request, options)
     about = _endpoint(request)
-    change = _change(aws_in(about.region), about.state, on_progress, request.waiting.wait(None))
+    aws = aws_in(about.region)
+    change = _change(aws, about.state, on_progress, request.waiting.wait(None))
     ended = completed(live.delete(about.name, change, deployment=about.deployment))
-    note_deleted(about.name, about.region)
+    note_deleted(about.name, about.region, account_of(completed(live.caller(aws))))
     return EndpointChange(
         endpoint=about.name,
         changes=tuple(f"deleted {each}" for each in ended.deleted),
@@ -590,7 +592,8 @@ def orphans(
         )
         if orphan.resource.kind == "endpoint":
             await live.delete(orphan.resource.name, change)
-            note_deleted(orphan.resource.name, region)
+            account = account_of(await live.caller(change.aws))
+            note_deleted(orphan.resource.name, region, account)
         else:
             await delete_resource(orphan.resource, change)
         return msgspec.structs.replace(orphan, deleted=True)
@@ -632,6 +635,11 @@ def _with_role(request: Apply) -> Deployment:
     deployment = _bundle(request.bundle)
     rendered = deployment.only("model").request.get("ExecutionRoleArn")
     return with_role(deployment, role_of(request.role_arn, rendered))
+
+
+def _account(deployment: Deployment) -> str:
+    """Account in which an endpoint is made: that of its role, which SageMaker wants in the same."""
+    return account_of(str(deployment.only("model").request.get("ExecutionRoleArn", "")))
 
 
 def _endpoint(request: Target) -> _Endpoint:

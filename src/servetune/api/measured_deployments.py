@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+
+import msgspec
 
 from servetune.api.bench_request import Bench
 from servetune.api.registration import tell_register
@@ -10,6 +13,7 @@ from servetune.errors import ServetuneError
 from servetune.loadgen import Target
 from servetune.report.baseline import BaselineComparison
 from servetune.store import TrialRecord
+from servetune.store.deployments import digest_in_service
 from servetune.store.register import DeploymentMeasured, DeploymentPlace
 
 #: Results of a load test that tables of deployments show.
@@ -19,55 +23,71 @@ _RESULTS = (
 )  # fmt: skip
 
 
-def note_measured(
-    request: Bench,
-    target: Target,
-    record: TrialRecord,
-    comparison: BaselineComparison | None,
-    journal: Path | None,
-) -> None:
-    """Tell the register of a load test, where it was one of a deployment.
+def measured_deployment(request: Bench, target: Target) -> DeploymentMeasured | None:
+    """Deployment that a load test will be of, with the configuration in service as it begins;
+    `None` for a server of which nothing is known.
+
+    The configuration is that of the bundle where one is named, else the register's last word.
 
     Args:
         request: Request as it was asked for.
-        target: First server that took the load.
-        record: Record of the load test.
-        comparison: Comparison with the trial that was deployed, where there is one.
-        journal: Journal of the load test; `None` where it is not kept.
+        target: First server that takes the load.
     """
-    place = _place(request, target)
-    if place is None:
-        return
-    numbers = {name: record.results.get(name) for name in _RESULTS}
-    tell_register(
-        DeploymentMeasured(
-            place=place,
-            model=record.metadata.model or "",
-            run=str(record.provenance.get("run") or ""),
-            path=str(journal.absolute()) if journal else "",
-            trial=record.key,
-            against=comparison.key if comparison else "",
-            reproduced=comparison.reproduced if comparison and comparison.concluded else None,
-            component=request.endpoint.adapter or request.endpoint.component or "",
-            results={name: v for name, v in numbers.items() if isinstance(v, int | float)},
-        )
-    )
-
-
-def _place(request: Bench, target: Target) -> DeploymentPlace | None:
-    """Deployment that a load test was of; `None` for a server of which nothing is known."""
     folder, signing = request.baseline.against, target.signing
     bundled = None
     if folder is not None and folder.is_dir():
         from servetune.deploy.registry import registered_bundle
 
         try:
-            bundled = registered_bundle(folder).place
+            bundled = registered_bundle(folder)
         except (ServetuneError, OSError):  # it is no bundle that can be read
             return None
-    if bundled is not None and bundled.target != "sagemaker":
-        return bundled
+    config = bundled.config.digest if bundled is not None else ""
+    if bundled is not None and bundled.place.target != "sagemaker":
+        return DeploymentMeasured(place=bundled.place, config=config)
     if request.endpoint.sagemaker:
-        region = signing.region if signing is not None else request.endpoint.region or ""
-        return DeploymentPlace(target="sagemaker", name=request.endpoint.sagemaker, region=region)
-    return None if request.server.urls else bundled
+        from servetune.api.bench_endpoint import callers_account
+
+        place = DeploymentPlace(
+            target="sagemaker",
+            name=request.endpoint.sagemaker,
+            region=signing.region if signing is not None else request.endpoint.region or "",
+            account=callers_account(request),
+        )
+        if bundled is None:
+            with suppress(ServetuneError):  # what cannot be read cannot be written either
+                config = digest_in_service(place)
+        component = request.endpoint.adapter or request.endpoint.component or ""
+        return DeploymentMeasured(place=place, config=config, component=component)
+    if bundled is None or request.server.urls:
+        return None
+    return DeploymentMeasured(place=bundled.place, config=config)
+
+
+def note_measured(
+    deployment: DeploymentMeasured,
+    record: TrialRecord,
+    comparison: BaselineComparison | None,
+    journal: Path | None,
+) -> None:
+    """Tell the register of a load test of a deployment.
+
+    Args:
+        deployment: Deployment, as it was before the load.
+        record: Record of the load test.
+        comparison: Comparison with the trial that was deployed, where there is one.
+        journal: Journal of the load test; `None` where it is not kept.
+    """
+    numbers = {name: record.results.get(name) for name in _RESULTS}
+    tell_register(
+        msgspec.structs.replace(
+            deployment,
+            model=record.metadata.model or "",
+            run=str(record.provenance.get("run") or ""),
+            path=str(journal.absolute()) if journal else "",
+            trial=record.key,
+            against=comparison.key if comparison else "",
+            reproduced=comparison.reproduced if comparison and comparison.concluded else None,
+            results={name: v for name, v in numbers.items() if isinstance(v, int | float)},
+        )
+    )

@@ -44,33 +44,34 @@ def note_rendered(folder: Path, source: Path, trial: TrialRecord) -> None:
     tell_register(DeploymentNoted(place=bundle.place, action="rendered", config=config))
 
 
-def note_bundle(folder: Path, action: DeploymentAction) -> None:
-    """Tell the register what happened to the deployment of a bundle."""
+def note_bundle(folder: Path, action: DeploymentAction, account: str = "") -> None:
+    """Tell the register what happened to the deployment of a bundle, in an AWS account."""
     bundle = _readable(folder)
     if bundle is not None:
-        tell_register(DeploymentNoted(place=bundle.place, action=action, config=bundle.config))
+        place = msgspec.structs.replace(bundle.place, account=account or bundle.place.account)
+        tell_register(DeploymentNoted(place=place, action=action, config=bundle.config))
 
 
-def note_deleted(endpoint: str, region: str) -> None:
+def note_deleted(endpoint: str, region: str, account: str) -> None:
     """Tell the register that an endpoint of SageMaker is gone."""
-    place = DeploymentPlace(target="sagemaker", name=endpoint, region=region)
+    place = DeploymentPlace(target="sagemaker", name=endpoint, region=region, account=account)
     tell_register(DeploymentNoted(place=place, action="deleted"))
 
 
 @contextmanager
-def noted(folder: Path, done: DeploymentAction) -> Iterator[None]:
+def noted(folder: Path, done: DeploymentAction, account: str) -> Iterator[None]:
     """Tell the register that a deployment is being made or changed, and how that ended.
 
     A command that is killed or interrupted leaves `making`: whether the endpoint stands is not
     known then.
     """
-    note_bundle(folder, "making")
+    note_bundle(folder, "making", account)
     try:
         yield
     except ServetuneError:
-        note_bundle(folder, "failed")
+        note_bundle(folder, "failed", account)
         raise
-    note_bundle(folder, done)
+    note_bundle(folder, done, account)
 
 
 def _readable(folder: Path) -> RegisteredBundle | None:

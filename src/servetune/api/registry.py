@@ -52,6 +52,13 @@ class ListDeployments(Request, frozen=True, kw_only=True):
     run: Annotated[
         str | None, option("Name of the run whose trials were deployed.", metavar="RUN")
     ] = None
+    earlier: Annotated[
+        bool,
+        option(
+            "Load tests of earlier configurations too, each configuration in a row of its own.",
+            "--all",
+        ),
+    ] = False
 
 
 class RegisterDeployment(Request, frozen=True, kw_only=True):
@@ -96,7 +103,8 @@ class DeployedRow(msgspec.Struct, frozen=True, kw_only=True):
         target: Target: `sagemaker`, `kubernetes`, `compose`, ...
         name: Name of the endpoint or service.
         region: AWS region.
-        state: Last that happened to it.
+        account: Number of the AWS account; empty where it is not known.
+        state: Last that happened to it; `earlier` for a configuration that it had before.
         base: Model that is served; of an adapter the model that it adapts.
         adapter: Name of the LoRA adapter; empty for the deployment itself.
         engine: Engine that serves it.
@@ -112,8 +120,10 @@ class DeployedRow(msgspec.Struct, frozen=True, kw_only=True):
         model_package: ARN of its SageMaker model package.
         folder: Folder of its bundle.
         changed_at: Time of the last change.
-        measurements: Number of load tests.
-        measured_at: Time of the last load test.
+        config: Digest of the configuration; empty where it is not known.
+        measurements: Number of load tests of this configuration.
+        earlier_measurements: Number of load tests of the deployment's other configurations.
+        measured_at: Time of the last load test of this configuration.
         measured_run: Identity of its run.
         reproduced: Whether it did what the trial did.
         output_throughput: Output tokens per second of the last load test.
@@ -127,6 +137,7 @@ class DeployedRow(msgspec.Struct, frozen=True, kw_only=True):
     region: str
     state: str
     base: str
+    account: str = ""
     adapter: str = ""
     engine: str = ""
     plan: str = ""
@@ -141,7 +152,9 @@ class DeployedRow(msgspec.Struct, frozen=True, kw_only=True):
     model_package: str = ""
     folder: str = ""
     changed_at: str = ""
+    config: str = ""
     measurements: int = 0
+    earlier_measurements: int = 0
     measured_at: str = ""
     measured_run: str = ""
     reproduced: bool | None = None
@@ -205,7 +218,7 @@ def list_deployments(
     request = request_of(ListDeployments, request, options)
     with Catalogue(facts_of) as index:
         run = index.find(request.run).run if request.run else ""
-        rows = deployed_rows(index, run=run)
+        rows = deployed_rows(index, run=run, earlier=request.earlier)
         known = len(index.deployments())
 
     def fits(row: DeployedRow) -> bool:
@@ -218,8 +231,14 @@ def list_deployments(
     return DeploymentList(rows=tuple(filter(fits, rows)), known=known)
 
 
-def deployed_rows(index: Catalogue, *, run: str = "") -> tuple[DeployedRow, ...]:
-    """Rows of all deployments, or of those of a run, adapters below theirs."""
+def deployed_rows(
+    index: Catalogue, *, run: str = "", earlier: bool = False
+) -> tuple[DeployedRow, ...]:
+    """Rows of all deployments, or of those of a run, adapters below theirs.
+
+    Figures are of the present configuration; with `earlier` rows of earlier ones that were measured
+    are below.
+    """
     measured: dict[str, list[MeasurementRow]] = {}
     for each in index.measurements():
         measured.setdefault(each.deployment, []).append(each)
@@ -228,19 +247,34 @@ def deployed_rows(index: Catalogue, *, run: str = "") -> tuple[DeployedRow, ...]
         runs = {deployment.config.run}
         if deployment.pending is not None:
             runs.add(deployment.pending.run)
-        if not run or run in runs:
-            rows += _rows_of(deployment, measured.get(deployment.deployment, []))
+        if run and run not in runs:
+            continue
+        tests = measured.get(deployment.deployment, [])
+        now = deployment.config.digest
+        if deployment.state == "measured" and tests:  # of which load tests alone tell
+            now = tests[-1].config
+        rows += _rows_of(deployment, deployment.config, now, tests)
+        for digest in dict.fromkeys(each.config for each in reversed(tests) if earlier):
+            config = deployment.configs.get(digest, DeployedConfig(model=deployment.config.model))
+            before = msgspec.structs.replace(deployment, state="earlier", pending=None)
+            if digest != now:
+                found = _rows_of(before, config, digest, tests)
+                rows += [row for row in found if row.measurements]
     return tuple(rows)
 
 
-def _rows_of(row: DeploymentRow, measured: list[MeasurementRow]) -> Iterable[DeployedRow]:
-    place, config = row.place, row.config
+def _rows_of(
+    row: DeploymentRow, config: DeployedConfig, digest: str, tests: list[MeasurementRow]
+) -> Iterable[DeployedRow]:
+    """Rows of a deployment in one configuration: its own, and its adapters'."""
+    place = row.place
     adapters = {each.component or each.name: each for each in config.adapters}
     own = DeployedRow(
         deployment=row.deployment,
         target=place.target,
         name=place.name,
         region=place.region,
+        account=place.account,
         state=row.state,
         base=config.model,
         engine=config.engine,
@@ -256,22 +290,27 @@ def _rows_of(row: DeploymentRow, measured: list[MeasurementRow]) -> Iterable[Dep
         model_package=row.model_package,
         folder=place.folder,
         changed_at=row.changed_at,
+        config=digest,
     )
-    yield _with_measured(own, [each for each in measured if each.component not in adapters])
+    yield _with_measured(own, [each for each in tests if each.component not in adapters])
     for component, adapter in adapters.items():
         of_adapter = msgspec.structs.replace(
             own, adapter=adapter.name, base=adapter.base or config.model, usd_per_hour=None
         )
-        yield _with_measured(of_adapter, [each for each in measured if each.component == component])
+        yield _with_measured(of_adapter, [each for each in tests if each.component == component])
 
 
-def _with_measured(row: DeployedRow, measured: list[MeasurementRow]) -> DeployedRow:
-    if not measured:
+def _with_measured(row: DeployedRow, tests: list[MeasurementRow]) -> DeployedRow:
+    """The row with the figures of its last load test; `tests` are of all configurations."""
+    own = [each for each in tests if each.config == row.config]
+    row = msgspec.structs.replace(
+        row, measurements=len(own), earlier_measurements=len(tests) - len(own)
+    )
+    if not own:
         return row
-    last = measured[-1]
+    last = own[-1]
     return msgspec.structs.replace(
         row,
-        measurements=len(measured),
         measured_at=last.at,
         measured_run=last.run,
         reproduced=last.reproduced,
@@ -318,7 +357,7 @@ def register_deployment(
     trial = trial or (bundle.trial if bundle else None)
     known: list[str] = []
     with Catalogue(facts_of) as index:
-        earlier = index.deployment(place.identity)
+        earlier = index.deployment(place)
         known += [earlier.model_package] if earlier and earlier.model_package else []
         if earlier is not None and not config.run and earlier.config.trial == config.trial:
             config = msgspec.structs.replace(config, run=earlier.config.run)
@@ -337,7 +376,8 @@ def register_deployment(
             model_package=package.arn if package else "",
         )
     )
-    return Registered(deployment=place.identity, place=place, config=config, package=package)
+    identity = earlier.deployment if earlier and not place.account else place.identity
+    return Registered(deployment=identity, place=place, config=config, package=package)
 
 
 def _content(
@@ -390,6 +430,7 @@ def _endpoint(
             )
         note(f"note: {place.name} is registered by its name alone: {doubt}")
         return place, DeployedConfig(), None
+    place = msgspec.structs.replace(place, account=found.account)
     if found.container is None:
         return place, found.config, None
     content = {

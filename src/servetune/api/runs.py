@@ -437,7 +437,9 @@ def _deployment(index: Catalogue, request: RemoveRun) -> DeploymentRow | None:
         if request.run in (row.deployment, row.place.name) or folder == row.place.folder
     ]
     if len(found) > 1:
-        listed = ", ".join(f"{each.deployment} ({each.place.target})" for each in found)
+        listed = ", ".join(
+            f"{each.deployment} ({' '.join(filter(None, _where(each)))})" for each in found
+        )
         raise InputError(
             f"'{request.run}' is {len(found)} deployments: {listed}", hint="name one of them"
         )
@@ -447,6 +449,10 @@ def _deployment(index: Catalogue, request: RemoveRun) -> DeploymentRow | None:
             hint="leave --files out; delete its bundle yourself",
         )
     return found[0] if found else None
+
+
+def _where(row: DeploymentRow) -> tuple[str, str, str]:
+    return row.place.target, row.place.region, row.place.account
 
 
 def rebuild_runs(
@@ -480,7 +486,7 @@ def rebuild_runs(
                 found += 1
             index.refresh()
             for bundle in _bundles_below(folder):
-                if index.deployment(bundle.place.identity) is None:
+                if index.deployment(bundle.place) is None:
                     append_entry(
                         DeploymentNoted(place=bundle.place, action="rendered", config=bundle.config)
                     )

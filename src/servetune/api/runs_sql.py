@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 #: Names under which queries written for other tables find the results.
 _ALIASES = {"benchmark_results": "results", "mlcc_ci.benchmark_results": "results"}
 _ENDINGS = (".csv", ".parquet", ".json")
+#: Most that an agent may ask of DuckDB: seconds and rows.
+AGENTS_TIMEOUT_S, AGENTS_ROWS = 30.0, 100_000
+PositiveSeconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+RowCount = Annotated[int, msgspec.Meta(ge=1)]
 #: Objects of S3 that are read at once.
 _READERS = 8
 
@@ -68,6 +72,13 @@ class QueryRuns(Request, frozen=True, kw_only=True):
         option("File of the answer, by its ending .csv, .parquet or .json.", metavar="FILE"),
     ] = None
     force: Annotated[bool, option("Permission to write over files that are there.")] = False
+    query_timeout_s: Annotated[
+        PositiveSeconds,
+        option("Time that DuckDB may take.", "--query-timeout", metavar="SECONDS"),
+    ] = AGENTS_TIMEOUT_S
+    max_rows: Annotated[
+        RowCount, option("Rows that DuckDB's answer may have.", metavar="COUNT")
+    ] = AGENTS_ROWS
     region: Annotated[str | None, REGION] = None
     athena: Annotated[
         bool, option("Athena in the place of DuckDB; sources are its tables.", group="Athena")
@@ -224,7 +235,13 @@ def _in_duckdb(request: QueryRuns) -> QueryAnswer:
     named = {"results": results}
     if re.search(r"\brequests\b", request.sql, re.IGNORECASE):
         named["requests"] = _requests(journals)
-    columns, rows = query(request.sql, named, _ALIASES)
+    columns, rows = query(
+        request.sql,
+        named,
+        _ALIASES,
+        limit_s=request.query_timeout_s,
+        most_rows=request.max_rows,
+    )
     return QueryAnswer(
         columns=tuple(columns),
         rows=tuple(rows),

@@ -21,6 +21,7 @@ from servetune.api.request import command_words, request_of, write_repeating
 from servetune.api.run_facts import machine_text
 from servetune.api.study_request import Study, note_leftovers
 from servetune.api.study_setup import StudySetup, study_setup
+from servetune.api.telemetry import StudySpans
 from servetune.api.timelines import TimelineKeeper, interesting_keys, timelines_for_page
 from servetune.api.trials import Pick, Trials, pick_from, write_artifacts
 from servetune.cluster import ClusterEvents, require_capacity, run_trials_on_cluster
@@ -49,7 +50,10 @@ from servetune.trials import (
     LargestLoads,
     LoadKnob,
     RunWatch,
+    ServerEvents,
     Trial,
+    TrialEvents,
+    TrialRequests,
     TrialSearch,
     commands_of,
     problems_of,
@@ -239,6 +243,7 @@ def tune(
     if isinstance(asked, AskedTrials) and not study.files.resume:
         asked.require_hope()
     run, first_trial = run_to_continue(setup.artifacts.journal), setup.groups[0][0]
+    spans = _spans(setup, run)
     with (
         _mlflow(setup) as logged,
         Journal(setup.artifacts.journal, resume=study.files.resume, run=run) as journal,
@@ -256,8 +261,8 @@ def tune(
         try:
             with notebook_bar(quiet=on_progress is not None) as bar:
                 watch = on_progress if bar is None else _shown_on(bar)
-                watch = _both(watch, logged)
-                interrupted = run_study(setup, policy, asked, journal, watch)
+                watch = _both(_both(watch, logged), spans)
+                interrupted = run_study(setup, policy, asked, journal, watch, spans)
                 entry.interrupted = interrupted
         except _CallbackRaised:
             _write(setup, journal, asked.summary(interrupted=True))
@@ -266,6 +271,8 @@ def tune(
         records = _write(setup, journal, search)
     if logged is not None:
         logged.finish(setup.artifacts, interrupted=interrupted)
+    if spans is not None:
+        spans.finish()
     return msgspec.structs.replace(
         result,
         trials=msgspec.structs.replace(
@@ -289,6 +296,22 @@ def _mlflow(setup: StudySetup) -> Iterator[MlflowLogger | None]:
     except BaseException:
         logged.finish(setup.artifacts, interrupted=True)
         raise
+
+
+def _spans(setup: StudySetup, run: str) -> StudySpans | None:
+    """Spans of the study for a collector, where that was asked.
+
+    Raises:
+        InputError: The trials are simulated, or the collector's address or the SDK is missing.
+    """
+    named = setup.request.files.otel_endpoint
+    if named is None:
+        return None
+    if setup.context.simulated:
+        raise InputError(
+            "--otel is for requests to a server, and a simulation sends none", hint="leave it out"
+        )
+    return StudySpans(named, run)
 
 
 def _both(first: OnProgress | None, then: OnProgress | None) -> OnProgress | None:
@@ -442,6 +465,7 @@ def run_study(
     asked: TrialSearch,
     journal: Journal,
     on_progress: OnProgress | None,
+    spans: StudySpans | None = None,
 ) -> bool:
     """Run the trials that the strategy asks for and the journal lacks.
 
@@ -451,6 +475,7 @@ def run_study(
         asked: Trials as the strategy asks for them.
         journal: Open; takes each record as its trial ends.
         on_progress: Called after each trial.
+        spans: Spans of the study; `None` where none are sent.
 
     Returns:
         Whether the user interrupted it (Ctrl-C, or SIGTERM in the main thread).
@@ -474,9 +499,16 @@ def run_study(
         with (
             _sigterm_as_interrupt(),
             closing(timelines),
-            _watch(setup, policy, asked, count) as watch,
+            _watch(setup, policy, asked, count, spans) as watch,
         ):
-            _run(setup, done, policy, asked, count.ended, watch, timelines)
+
+            def requests(sent: TrialRequests) -> None:
+                timelines.take(sent)
+                if spans is not None:
+                    spans.sent(sent)
+
+            events = TrialEvents(ended=count.ended, say=progress, requests=requests)
+            _run(setup, done, policy, asked, events, watch, timelines)
             put_off = [record for record in latest(journal.records) if is_put_off(record)]
             watch.interrupted = bool(put_off)
     except KeyboardInterrupt:
@@ -495,7 +527,11 @@ def run_study(
 
 
 def _watch(
-    setup: StudySetup, policy: ExecutionPolicy, asked: TrialSearch, count: _ProgressCount
+    setup: StudySetup,
+    policy: ExecutionPolicy,
+    asked: TrialSearch,
+    count: _ProgressCount,
+    spans: StudySpans | None,
 ) -> RunWatch:
     """Watch of the study, whose status has what is known of it as a whole."""
     refuses = ""
@@ -526,6 +562,7 @@ def _watch(
         label_of=count.label_of,
         put_off=lambda key: refuses or asked.put_off(key),
         say=progress,
+        servers=ServerEvents(begins=spans.began, ended=spans.served) if spans else None,
     )
 
 
@@ -695,7 +732,7 @@ def _run(
     done: Collection[str],
     policy: ExecutionPolicy,
     asked: TrialSearch,
-    ended: Callable[[TrialRecord], None],
+    events: TrialEvents,
     watch: RunWatch,
     timelines: TimelineKeeper,
 ) -> None:
@@ -709,18 +746,18 @@ def _run(
             setup.context,
             setup.launch,
             logs=logs,
-            ended=ended,
-            say=progress,
+            ended=events.ended,
+            say=events.say,
             policy=policy,
             watch=watch,
-            requests=timelines.take,
+            requests=events.requests,
         )
         return
 
     assert isinstance(asked, AskedTrials), "a search for a load runs one trial after the other"
 
     def told(record: TrialRecord) -> None:
-        ended(record)
+        events.ended(record)
         asked.tell(record)
 
     groups = _to_run_at_once(setup.groups, done, asked)
@@ -731,10 +768,10 @@ def _run(
             setup.launch,
             logs=logs,
             ended=told,
-            say=progress,
+            say=events.say,
             policy=policy,
             watch=watch,
-            requests=timelines.take,
+            requests=events.requests,
         )
         return
     run_trials_on_cluster(

@@ -112,6 +112,14 @@ class StudyFiles(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "all"
     mlflow: Annotated[str | None, MLFLOW] = None
+    otel_endpoint: Annotated[
+        str | None,
+        option(
+            "OpenTelemetry collector that gets servers, their trials and each request as spans.",
+            "--otel",
+            metavar="URL",
+        ),
+    ] = None
     dry_run: Annotated[
         bool, option("Server commands and loads of all trials; nothing is started.")
     ] = False

@@ -446,6 +446,7 @@ def _launch(study: Study, node: Node, shape: NetworkShape | None) -> Launch:
         launch = msgspec.structs.replace(launch, processes=1)  # a placement has one core for it
     return msgspec.structs.replace(
         launch,
+        spans=study.files.otel_endpoint is not None,
         retries=study.schedule.retries,
         early_stop=study.schedule.early_stop,
         max_trial_s=study.schedule.max_trial_s,

@@ -11,6 +11,7 @@ import json
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.deploy.alarms import alarm_name, no_capacity_alarm, rollback_alarms
 from servetune.deploy.batches import instances_for
 from servetune.deploy.bundle import json_text
@@ -124,7 +125,7 @@ def read_deployment(text: str) -> Deployment:
         CannotRender: It is none.
     """
     try:
-        found = msgspec.json.decode(text.encode(), type=Deployment)
+        found = msgspec.json.decode(text.encode(), type=ready(Deployment))
     except msgspec.MsgspecError as error:
         raise CannotRender(
             f"{DEPLOYMENT_FILE} cannot be read: {error}", hint="render the bundle again"

@@ -84,6 +84,12 @@ def require_role(role_arn: str) -> str:
     return role_arn
 
 
+def account_of(arn: str) -> str:
+    """Number of the account in an ARN; empty where it has none."""
+    account = (arn.split(":", 5) + [""] * 5)[4]
+    return account if account.isdigit() else ""
+
+
 def require_secret(secret_arn: str, *, option: str = "--hf-token-secret") -> str:
     """The ARN, where it is that of a secret in Secrets Manager; a token is not repeated.
 

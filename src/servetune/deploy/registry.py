@@ -17,6 +17,7 @@ from servetune.deploy.deployment import (
     read_deployment,
 )
 from servetune.deploy.from_trial import TRIAL_FILE
+from servetune.deploy.names import account_of
 from servetune.errors import InputError
 from servetune.hardware import Price, instances
 from servetune.plan import Plan
@@ -79,11 +80,19 @@ def _read(folder: Path) -> RegisteredBundle:
         name=str(about.get("endpoint_name") or about.get("name") or ""),
         region=str(about.get("region") or ""),
         folder=str(folder.absolute()),
+        account=account_of(_role(deployment)),
     )
     config = _config(about, trial)
     if deployment is not None:
         config = _hosted(config, deployment)
     return RegisteredBundle(place=place, config=config, deployment=deployment, trial=trial)
+
+
+def _role(deployment: Deployment | None) -> str:
+    """ARN of the role with which an endpoint is made, where its bundle names one."""
+    if deployment is None:
+        return ""
+    return str(deployment.only("model").request.get("ExecutionRoleArn") or "")
 
 
 def _config(about: dict[str, Any], trial: TrialRecord | None) -> DeployedConfig:

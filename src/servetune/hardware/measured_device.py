@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.errors import InputError
 
 _PROBE = Path(__file__).with_name("torch_probe.py")
@@ -73,7 +74,7 @@ def measure_device(python: str, seconds: float = 4.0) -> MeasuredRates:
             hint=f"run it alone to see all of it: {' '.join(command)}",
         )
     try:
-        return msgspec.json.decode(done.stdout.strip().splitlines()[-1], type=MeasuredRates)
+        return msgspec.json.decode(done.stdout.strip().splitlines()[-1], type=ready(MeasuredRates))
     except (IndexError, msgspec.DecodeError) as error:
         raise InputError(
             f"what was measured cannot be read: {error}",

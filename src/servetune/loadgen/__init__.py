@@ -2,7 +2,15 @@
 
 from servetune.loadgen.bodies import request_text
 from servetune.loadgen.instrument import Instrument, verdict_of
-from servetune.loadgen.otel import export_spans, otlp_endpoint, require_otel
+from servetune.loadgen.otel import (
+    SentRequests,
+    SpanDraft,
+    export_spans,
+    otlp_endpoint,
+    request_spans,
+    require_otel,
+    unix_ns,
+)
 from servetune.loadgen.otel_metrics import export_metrics, otlp_metrics_endpoint
 from servetune.loadgen.run import (
     DEFAULT_GRACE_S,
@@ -27,6 +35,8 @@ __all__ = [
     "LoadSettings",
     "Progress",
     "SenderSource",
+    "SentRequests",
+    "SpanDraft",
     "Target",
     "decoded",
     "export_metrics",
@@ -39,8 +49,10 @@ __all__ = [
     "parse_metrics",
     "parse_models",
     "parse_speed",
+    "request_spans",
     "request_text",
     "require_otel",
     "run_load_blocking",
+    "unix_ns",
     "verdict_of",
 ]

@@ -11,10 +11,13 @@ attributes without a name there begin with `servetune.`.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
+
+import msgspec
 
 from servetune import __version__
 from servetune.errors import InputError, LoadError
@@ -95,31 +98,101 @@ def error_type(record: Record) -> str:
     return str(record.status) if has_status else record.outcome
 
 
-def export_spans(
-    records: Sequence[Record],
-    *,
-    endpoint: str,
-    run_id: str,
-    started_unix_s: float,
-    targets: Sequence[Target],
-    api: str = "chat",
-    provider: str = "openai",
-    timeout_s: float = 10.0,
-) -> int:
-    """Send one span per request to a collector; the number of spans that it took.
+class SpanDraft(msgspec.Struct, frozen=True, kw_only=True):
+    """A span that is to be sent.
 
-    A span lasts from when its request was due to its end, with events where it was sent and where
-    its first and last token came.
+    Attributes:
+        name: Name, of which there are few.
+        trace_id: Trace, 128 bits.
+        span_id: The span's own, 64 bits.
+        parent_id: Span of the same trace above it; 0 for none.
+        begin_ns: Start in nanoseconds since 1970.
+        end_ns: End in nanoseconds since 1970.
+        attributes: Attributes by name.
+        events: Events: name and time in nanoseconds since 1970.
+        client: Whether it is a request's.
+        error: Reason why it failed; `None` where it did not.
+    """
 
-    Args:
-        endpoint: Endpoint from `otlp_endpoint`. Headers and certificates come from OpenTelemetry's
-            environment variables.
-        records: Records of the run.
+    name: str
+    trace_id: int
+    span_id: int
+    parent_id: int = 0
+    begin_ns: int
+    end_ns: int
+    attributes: JsonObject = {}
+    events: tuple[tuple[str, int], ...] = ()
+    client: bool = False
+    error: str | None = None
+
+
+class SentRequests(msgspec.Struct, frozen=True, kw_only=True):
+    """How the requests of a run were sent.
+
+    Attributes:
         run_id: Id of the run, as in the headers that were sent.
         started_unix_s: Wall-clock time of the start.
         targets: Servers, as `Record.target` numbers them.
         api: Route of the run, where a target does not name its own.
         provider: Provider of the model; `openai` for any server with OpenAI's protocol.
+        trace_id: Trace of all requests, 32 hex digits; empty for one of each.
+    """
+
+    run_id: str
+    started_unix_s: float
+    targets: tuple[Target, ...]
+    api: str = "chat"
+    provider: str = "openai"
+    trace_id: str = ""
+
+
+def request_spans(
+    records: Sequence[Record], sent: SentRequests, *, parent_id: int = 0
+) -> Iterator[SpanDraft]:
+    """One span per request: from when it was due to its end, with events where it was sent and
+    where its first and last token came.
+    """
+    start_ns = unix_ns(sent.started_unix_s)
+    for record in records:
+        target = sent.targets[record.target]
+        operation = operation_of(target.api or sent.api)
+        model = record.model or target.model
+        trace_id, span_id = trace_ids(sent.run_id, record.index, sent.trace_id)
+        times = [("sent", record.sent_s)]
+        if len(record.chunk_times_s):
+            times.append(("first_token", record.chunk_times_s[0]))
+            times.append(("last_token", record.chunk_times_s[-1]))
+        yield SpanDraft(
+            name=f"{operation} {model}",
+            trace_id=trace_id,
+            span_id=span_id,
+            parent_id=parent_id,
+            begin_ns=start_ns + round(record.due_s * 1e9),
+            end_ns=start_ns + round(record.end_s * 1e9),
+            attributes=_attributes(record, target, operation, model, sent.provider),
+            events=tuple((name, start_ns + round(at_s * 1e9)) for name, at_s in times),
+            client=True,
+            error=None if record.outcome == "ok" else record.detail or record.outcome,
+        )
+
+
+def unix_ns(at_s: float) -> int:
+    """Nanoseconds since 1970 of seconds since then."""
+    whole_s, part_s = divmod(at_s, 1.0)  # 1.8e18 ns exceed a float's precision
+    return int(whole_s) * 1_000_000_000 + round(part_s * 1e9)
+
+
+def export_spans(
+    spans: Iterable[SpanDraft], *, endpoint: str, run_id: str, timeout_s: float = 10.0
+) -> int:
+    """Send spans to a collector, in batches; the number of spans that it took.
+
+    Args:
+        spans: Spans.
+        endpoint: Endpoint from `otlp_endpoint`. Headers and certificates come from OpenTelemetry's
+            environment variables.
+        run_id: Id of the run, an attribute of the resource.
+        timeout_s: Time limit of each batch.
 
     Raises:
         InputError: OpenTelemetry's SDK is not installed.
@@ -130,16 +203,13 @@ def export_spans(
     from opentelemetry.sdk.trace.export import SpanExportResult
 
     exporter = OTLPSpanExporter(endpoint=endpoint, timeout=timeout_s)  # type: ignore[arg-type,unused-ignore]
-    traced = _Traced(run_id, started_unix_s)
-    sent = 0
+    made, sent, waiting = _Made(run_id), 0, iter(spans)
     try:
-        for first in range(0, len(records), _BATCH):
-            for record in records[first : first + _BATCH]:
-                traced.add(record, targets[record.target], api=api, provider=provider)
-            batch = traced.taken()
-            if batch and exporter.export(batch) is not SpanExportResult.SUCCESS:
+        while batch := [made.span(draft) for draft in itertools.islice(waiting, _BATCH)]:
+            if exporter.export(batch) is not SpanExportResult.SUCCESS:
+                left = len(batch) + sum(1 for _ in waiting)
                 raise LoadError(
-                    f"the collector at {endpoint} took {sent} of {len(records)} spans",
+                    f"the collector at {endpoint} took {sent} of {sent + left} spans",
                     hint="is it running, and does it speak OTLP over HTTP?",
                 )
             sent += len(batch)
@@ -148,20 +218,13 @@ def export_spans(
     return sent
 
 
-class _Traced:
-    """Maker of spans from records, by the SDK's own tracer with given ids and times."""
+class _Made:
+    """Maker of the SDK's spans, by its own tracer with given ids and times."""
 
-    def __init__(self, run_id: str, started_unix_s: float) -> None:
-        from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+    def __init__(self, run_id: str) -> None:
+        from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-        spans: list[Any] = []
-
-        class Keep(SpanProcessor):  # type: ignore[misc,unused-ignore]
-            def on_end(self, span: object) -> None:
-                spans.append(span)
-
-        self._spans = spans
         self._ids = _Ids()
         provider = TracerProvider(
             resource=resource(run_id),
@@ -169,42 +232,39 @@ class _Traced:
             id_generator=self._ids,  # type: ignore[arg-type,unused-ignore]
             shutdown_on_exit=False,
         )
-        provider.add_span_processor(Keep())
         self._tracer = provider.get_tracer("servetune.loadgen", __version__)
-        self._run_id = run_id
-        whole_s, part_s = divmod(started_unix_s, 1.0)  # 1.8e18 ns exceed a float's precision
-        self._start_ns = int(whole_s) * 1_000_000_000 + round(part_s * 1e9)
 
-    def add(self, record: Record, target: Target, *, api: str, provider: str) -> None:
+    def span(self, draft: SpanDraft) -> Any:
         from opentelemetry.context import Context
-        from opentelemetry.trace import SpanKind, Status, StatusCode
-
-        self._ids.next_ids = trace_ids(self._run_id, record.index)
-        operation = operation_of(target.api or api)
-        model = record.model or target.model
-        span = self._tracer.start_span(
-            f"{operation} {model}",
-            context=Context(),  # a root span, whatever trace this process is in
-            kind=SpanKind.CLIENT,
-            attributes=_attributes(record, target, operation, model, provider),
-            start_time=self._unix_ns(record.due_s),
+        from opentelemetry.trace import (
+            NonRecordingSpan,
+            SpanContext,
+            SpanKind,
+            Status,
+            StatusCode,
+            TraceFlags,
+            set_span_in_context,
         )
-        span.add_event("sent", timestamp=self._unix_ns(record.sent_s))
-        if len(record.chunk_times_s):
-            span.add_event("first_token", timestamp=self._unix_ns(record.chunk_times_s[0]))
-            span.add_event("last_token", timestamp=self._unix_ns(record.chunk_times_s[-1]))
-        if record.outcome != "ok":
-            span.set_status(Status(StatusCode.ERROR, record.detail or record.outcome))
-        span.end(self._unix_ns(record.end_s))
 
-    def taken(self) -> list[Any]:
-        """Spans made since the last call."""
-        taken = self._spans[:]
-        self._spans.clear()
-        return taken
-
-    def _unix_ns(self, at_s: float) -> int:
-        return self._start_ns + round(at_s * 1e9)
+        self._ids.next_ids = draft.trace_id, draft.span_id
+        context = Context()  # whatever trace this process is in
+        if draft.parent_id:
+            flags = TraceFlags(TraceFlags.SAMPLED)
+            above = SpanContext(draft.trace_id, draft.parent_id, False, flags)
+            context = set_span_in_context(NonRecordingSpan(above), context)
+        span = self._tracer.start_span(
+            draft.name,
+            context=context,
+            kind=SpanKind.CLIENT if draft.client else SpanKind.INTERNAL,
+            attributes=draft.attributes,
+            start_time=draft.begin_ns,
+        )
+        for name, at_ns in draft.events:
+            span.add_event(name, timestamp=at_ns)
+        if draft.error is not None:
+            span.set_status(Status(StatusCode.ERROR, draft.error))
+        span.end(draft.end_ns)
+        return span
 
 
 class _Ids:

@@ -15,7 +15,16 @@ import numpy as np
 
 from servetune import __version__
 from servetune.errors import LoadError
-from servetune.loadgen.otel import METRICS, TRACES, error_type, operation_of, require_otel, resource
+from servetune.loadgen.otel import (
+    METRICS,
+    TRACES,
+    SentRequests,
+    error_type,
+    operation_of,
+    require_otel,
+    resource,
+    unix_ns,
+)
 from servetune.loadgen.target import Target
 from servetune.metrics.record import Record
 
@@ -60,25 +69,18 @@ def otlp_metrics_endpoint(traces: str) -> str | None:
 
 def export_metrics(
     records: Sequence[Record],
+    sent: SentRequests,
     *,
     endpoint: str,
-    run_id: str,
-    started_unix_s: float,
-    targets: Sequence[Target],
-    api: str = "chat",
-    provider: str = "openai",
     timeout_s: float = 10.0,
 ) -> int:
     """Send a run's histograms to a collector; the number of their series.
 
     Args:
-        endpoint: Endpoint from `otlp_metrics_endpoint`.
         records: Records of the run.
-        run_id: Id of the run, as its spans have it.
-        started_unix_s: Wall-clock time of the start.
-        targets: Servers, as `Record.target` numbers them.
-        api: Route of the run, where a target does not name its own.
-        provider: Provider of the model; `openai` for any server with OpenAI's protocol.
+        sent: How its requests were sent.
+        endpoint: Endpoint from `otlp_metrics_endpoint`.
+        timeout_s: Time limit of the message.
 
     Raises:
         InputError: OpenTelemetry's SDK is not installed.
@@ -88,14 +90,7 @@ def export_metrics(
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.sdk.metrics.export import MetricExportResult
 
-    data = metrics_of(
-        records,
-        run_id=run_id,
-        started_unix_s=started_unix_s,
-        targets=targets,
-        api=api,
-        provider=provider,
-    )
+    data = metrics_of(records, sent)
     exporter = OTLPMetricExporter(endpoint=endpoint, timeout=timeout_s)  # type: ignore[arg-type,unused-ignore]
     try:
         if exporter.export(data) is not MetricExportResult.SUCCESS:
@@ -109,15 +104,7 @@ def export_metrics(
     return sum(len(metric.data.data_points) for metric in scope.metrics)
 
 
-def metrics_of(
-    records: Sequence[Record],
-    *,
-    run_id: str,
-    started_unix_s: float,
-    targets: Sequence[Target],
-    api: str,
-    provider: str,
-) -> Any:
+def metrics_of(records: Sequence[Record], sent: SentRequests) -> Any:
     """A run's histograms as the SDK's `MetricsData`."""
     from opentelemetry.sdk.metrics.export import (
         AggregationTemporality,
@@ -132,11 +119,11 @@ def metrics_of(
 
     values: dict[_Key, list[np.ndarray[Any, Any]]] = {}
     for record in records:
-        target = targets[record.target]
+        target = sent.targets[record.target]
         for instrument, further, found in _measured(record, target):
-            attributes = (*_attributes(record, target, api, provider), *further)
+            attributes = (*_attributes(record, target, sent.api, sent.provider), *further)
             values.setdefault((instrument, attributes), []).append(found)
-    start_ns = int(started_unix_s * 1e9)
+    start_ns = unix_ns(sent.started_unix_s)
     end_ns = start_ns + int(max((record.end_s for record in records), default=0.0) * 1e9)
     points: dict[_Instrument, list[Any]] = {}
     for (instrument, attributes), parts in values.items():
@@ -167,7 +154,7 @@ def metrics_of(
         for instrument, each in points.items()
     ]
     scope = ScopeMetrics(InstrumentationScope("servetune.loadgen", __version__), metrics, "")
-    return MetricsData([ResourceMetrics(resource(run_id), [scope], "")])
+    return MetricsData([ResourceMetrics(resource(sent.run_id), [scope], "")])
 
 
 def _measured(

@@ -148,6 +148,7 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
         open_ahead: Whether each user's connection is opened before the clock starts; otherwise
             connecting is part of the first latencies.
         run_id: Name of the run in the `traceparent` header of requests; empty for no header.
+        trace_id: Trace of all requests, 32 hex digits; empty for one of each.
         senders: Machines that send, each with `processes` of its own; `None` for this one.
         scrape_every_s: Interval at which a process beside the load reads the servers'
             `/metrics`, this machine's GPUs and its cores; `None` for not at all.
@@ -166,6 +167,7 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     failed_fraction_limit: float | None = None
     keep_texts: int = 0
     run_id: str = ""
+    trace_id: str = ""
     open_ahead: bool = True
     senders: SenderSource | None = None
     scrape_every_s: float | None = None
@@ -361,6 +363,7 @@ class _Run:
                 timeout_s=settings.timeout_s,
                 routing=settings.routing,
                 run_id=settings.run_id,
+                trace_id=settings.trace_id,
                 keep_text_below=settings.keep_texts,
                 signing=signing,
                 credentials=self._credentials,

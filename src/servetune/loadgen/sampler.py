@@ -22,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.engines.metrics import COUNTERS, GAUGES, Samples, read_engine, scraped_names
 from servetune.errors import InputError, LoadError
 from servetune.json_value import JsonObject
@@ -176,7 +177,9 @@ class Sampler:
             return ServerSide(every_s=self._every_s, problem="the sampler was not started")
         try:
             out, _ = process.communicate(b"stop\n", timeout=2 * _SCRAPE_TIMEOUT_S + _GRACE_S)
-            collected = msgspec.json.decode(out.strip().rpartition(b"\n")[2], type=_Collected)
+            collected = msgspec.json.decode(
+                out.strip().rpartition(b"\n")[2], type=ready(_Collected)
+            )
         except subprocess.TimeoutExpired:
             problem = "the sampler did not answer in time"
         except (msgspec.MsgspecError, OSError, ValueError):

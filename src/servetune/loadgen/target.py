@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from servetune import __version__
+from servetune.decoding import ready
 from servetune.errors import InputError, LoadError, ServerRefused
 from servetune.probe import ConnectError, Server, TooLarge, ask
 from servetune.secret import beginning, hide, without
@@ -244,7 +245,7 @@ def decoded(text: str, kind: type[T]) -> T:
         LoadError: It is not JSON, not of this type, or too deep to be read.
     """
     try:
-        return msgspec.json.decode(text, type=kind)
+        return msgspec.json.decode(text, type=ready(kind))
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise LoadError(f"the server's answer cannot be read: {error}") from error
 

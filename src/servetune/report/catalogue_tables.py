@@ -28,6 +28,8 @@ class DeployedRow(Protocol):
     @property
     def region(self) -> str: ...
     @property
+    def account(self) -> str: ...
+    @property
     def state(self) -> str: ...
     @property
     def base(self) -> str: ...
@@ -47,6 +49,8 @@ class DeployedRow(Protocol):
     def pending(self) -> str: ...
     @property
     def folder(self) -> str: ...
+    @property
+    def earlier_measurements(self) -> int: ...
     @property
     def measured_at(self) -> str: ...
     @property
@@ -129,12 +133,19 @@ def deployments_table(rows: Iterable[DeployedRow]) -> Table:
         "measured", "tok/s", "TTFT p99",
     )  # fmt: skip
     table = _table(heads, right=("USD/h", "tok/s", "TTFT p99"))
+    rows = list(rows)
+    accounts: dict[tuple[str, str, str], set[str]] = {}
     for row in rows:
+        accounts.setdefault((row.target, row.region, row.name), set()).add(row.account)
+    for row in rows:
+        # The account is told where it tells deployments apart.
+        several = len(accounts[row.target, row.region, row.name]) > 1
+        where = ", ".join(filter(None, (row.region, row.account if several else "")))
         trial = row.trial[:SHOWN_DIGITS] + (" SIMULATED" if row.simulated else "")
         waits = f", {row.pending[:SHOWN_DIGITS]} waits" if row.pending else ""
         table.add_row(
             row.target,
-            Text(f"{row.name} ({row.region})" if row.region else row.name or row.folder),
+            Text(f"{row.name} ({where})" if where else row.name or row.folder),
             f"{row.state}{waits}",
             Text(row.base or DASH),
             Text(row.adapter),
@@ -151,7 +162,7 @@ def deployments_table(rows: Iterable[DeployedRow]) -> Table:
 
 def _measured(row: DeployedRow) -> str:
     if not row.measured_at:
-        return "never"
+        return "before a change" if row.earlier_measurements else "never"
     verdict = {True: " reproduced", False: " NOT REPRODUCED", None: ""}[row.reproduced]
     return f"{row.measured_at[:10]}{verdict}"
 

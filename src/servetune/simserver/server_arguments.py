@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.engines import DEFAULT_ENGINE, ENGINES, engine, simulated_engines
 from servetune.engines.server_side import ServerWords
 from servetune.engines.settings import TYPES_BY_KIND
@@ -218,7 +219,7 @@ def _sorted_out(
             f"argument --port: {port} is no port", hint="take one from 1024 to 65535, or 0 for any"
         )
     values = {"engine": engine_name, "names": names, "settings": settings, **taken}
-    return msgspec.convert(values, ServerArguments)
+    return msgspec.convert(values, ready(ServerArguments))
 
 
 def _unrecognized(word: str, types: Collection[str], engine_name: str) -> InputError:

@@ -32,15 +32,12 @@ from servetune.store.catalogue_rows import (
     RunState,
     TrialRow,
 )
+from servetune.store.deployments import Deployments, Taken
 from servetune.store.live import STALE_S, read_status
 from servetune.store.register import (
     HOME_VARIABLE,
     AnyEntry,
-    DeployedConfig,
-    DeploymentMeasured,
-    DeploymentNoted,
     DeploymentPlace,
-    DeploymentRemoved,
     JournalIdentity,
     RegisterPart,
     RunBegan,
@@ -58,16 +55,13 @@ from servetune.store.tags import read_tags
 _NOTES = logging.getLogger("servetune")
 
 #: Version of the tables. Older ones are made anew, newer ones are left alone.
-CATALOGUE_SCHEMA = 1
+CATALOGUE_SCHEMA = 2
 #: Time that a statement waits for another process that writes.
 _BUSY_S = 10.0
 #: Depth of folders in which journals are looked for, as of `servetune ui`.
 LOOKED_FOR_DEPTH = 4
 #: Folders and time that the search for a journal that moved may take.
 _MOST_LOOKED_AT, _LOOKING_S = 2000, 0.5
-
-#: States of a deployment in which something may stand.
-_STANDING = frozenset({"making", "serving", "failed", "updated", "registered"})
 
 _TABLES = """
 CREATE TABLE register (inode INTEGER NOT NULL, offset INTEGER NOT NULL);
@@ -90,14 +84,14 @@ CREATE TABLE trials (
 CREATE TABLE tags (run TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL,
     PRIMARY KEY (run, name));
 CREATE TABLE deployments (
-    deployment TEXT PRIMARY KEY, target TEXT, name TEXT, region TEXT, folder TEXT, state TEXT,
-    model TEXT, run TEXT, trial TEXT, changed_at TEXT, row BLOB NOT NULL
+    deployment TEXT PRIMARY KEY, target TEXT, name TEXT, region TEXT, account TEXT, folder TEXT,
+    state TEXT, model TEXT, run TEXT, trial TEXT, changed_at TEXT, row BLOB NOT NULL
 );
 CREATE TABLE adapters (deployment TEXT NOT NULL, name TEXT NOT NULL, base TEXT, source TEXT,
     PRIMARY KEY (deployment, name));
 CREATE TABLE measurements (
     deployment TEXT NOT NULL, at TEXT NOT NULL, run TEXT, trial TEXT, row BLOB NOT NULL,
-    PRIMARY KEY (deployment, at, trial)
+    PRIMARY KEY (deployment, at, run, trial)
 );
 """
 
@@ -178,8 +172,9 @@ class Catalogue:
                     if part.begin < offset:  # another register, or one that was cut
                         for table in ("deployments", "adapters", "measurements"):
                             self._db.execute(f"DELETE FROM {table}")  # noqa: S608
+                    deployments = Deployments(self.deployments())
                     for entry in part.entries:
-                        self._take(entry)
+                        self._take(entry, deployments)
                     values = (part.inode, part.end)
                     self._db.execute("UPDATE register SET inode = ?, offset = ?", values)
         rows = list(self._db.execute("SELECT run, path, stamp, head FROM runs ORDER BY began_at"))
@@ -191,7 +186,7 @@ class Catalogue:
 
     # what the register says
 
-    def _take(self, entry: AnyEntry) -> None:
+    def _take(self, entry: AnyEntry, deployments: Deployments) -> None:
         match entry:
             case RunBegan():
                 self._begin(entry)
@@ -208,16 +203,8 @@ class Catalogue:
             case RunRemoved():
                 for table in ("runs", "trials", "tags", "copies"):
                     self._db.execute(f"DELETE FROM {table} WHERE run = ?", (entry.run,))  # noqa: S608
-            case DeploymentNoted():
-                self._deploy(entry)
-            case DeploymentRemoved():
-                for table in ("deployments", "adapters", "measurements"):
-                    self._db.execute(
-                        f"DELETE FROM {table} WHERE deployment = ?",  # noqa: S608
-                        (entry.place.identity,),
-                    )
-            case DeploymentMeasured():
-                self._measure(entry)
+            case _:
+                self._keep(deployments.take(entry))
 
     def _begin(self, entry: RunBegan) -> None:
         process = msgspec.json.encode(entry.process).decode() if entry.process else None
@@ -248,66 +235,34 @@ class Catalogue:
         for path in there[1:]:
             self._db.execute("INSERT OR REPLACE INTO copies VALUES (?, ?)", (path, run))
 
-    def _deploy(self, entry: DeploymentNoted) -> None:
-        row = self.deployment(entry.place.identity)
-        if row is None:
-            if entry.action == "deleted":  # of which nothing is known
-                return
-            row = _new_deployment(entry.place, entry.at)
-        config, pending, told = row.config, row.pending, entry.config
-        if told is not None and entry.action != "failed":
-            told = _with_origin(told, (pending, config))
-            # What is rendered or begun while another configuration serves waits for its end.
-            if entry.action in ("rendered", "making") and row.state in _STANDING:
-                pending = told if told != config else None
+    def _keep(self, told: Taken) -> None:
+        """Keep what an entry told of a deployment."""
+        for identity in told.gone:
+            for table in ("deployments", "adapters"):
+                self._db.execute(f"DELETE FROM {table} WHERE deployment = ?", (identity,))  # noqa: S608
+            if told.row is None:
+                self._db.execute("DELETE FROM measurements WHERE deployment = ?", (identity,))
             else:
-                config, pending = told, None
-        # What stands goes on standing when it is rendered anew, or registered.
-        beside = entry.action in ("rendered", "registered") and row.state in _STANDING
-        noted = told or config
-        self._put_deployment(
-            msgspec.structs.replace(
-                row,
-                place=entry.place if entry.place.folder else row.place,
-                state=row.state if beside else entry.action,
-                config=config,
-                pending=pending,
-                model_package=entry.model_package or row.model_package,
-                changed_at=entry.at,
-                history=(*row.history, (entry.at, entry.action, noted.run, noted.trial)),
+                self._db.execute(
+                    "UPDATE OR REPLACE measurements SET deployment = ? WHERE deployment = ?",
+                    (told.row.deployment, identity),
+                )
+        if told.row is not None:
+            self._put_deployment(told.row)
+        if told.measured is not None:
+            row = told.measured
+            self._db.execute(
+                "INSERT OR REPLACE INTO measurements VALUES (?, ?, ?, ?, ?)",
+                (row.deployment, row.at, row.run, row.trial, msgspec.json.encode(row)),
             )
-        )
-
-    def _measure(self, entry: DeploymentMeasured) -> None:
-        identity = entry.place.identity
-        row = self.deployment(identity)
-        if row is None:
-            row = _new_deployment(entry.place, entry.at)
-            row = msgspec.structs.replace(row, config=DeployedConfig(model=entry.model))
-            self._put_deployment(row)
-        measured = MeasurementRow(
-            deployment=identity,
-            at=entry.at,
-            config_trial=row.config.trial,
-            run=entry.run,
-            path=entry.path,
-            trial=entry.trial,
-            against=entry.against,
-            reproduced=entry.reproduced,
-            results=entry.results,
-            component=entry.component,
-        )
-        self._db.execute(
-            "INSERT OR REPLACE INTO measurements VALUES (?, ?, ?, ?, ?)",
-            (identity, entry.at, entry.run, entry.trial, msgspec.json.encode(measured)),
-        )
 
     def _put_deployment(self, row: DeploymentRow) -> None:
         place, config = row.place, row.config
         self._db.execute(
-            "INSERT OR REPLACE INTO deployments VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (row.deployment, place.target, place.name, place.region, place.folder, row.state,
-             config.model, config.run, config.trial, row.changed_at, msgspec.json.encode(row)),
+            "INSERT OR REPLACE INTO deployments VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (row.deployment, place.target, place.name, place.region, place.account, place.folder,
+             row.state, config.model, config.run, config.trial, row.changed_at,
+             msgspec.json.encode(row)),
         )  # fmt: skip
         self._db.execute("DELETE FROM adapters WHERE deployment = ?", (row.deployment,))
         for each in config.adapters:
@@ -424,21 +379,19 @@ class Catalogue:
         found = self._db.execute("SELECT row FROM deployments ORDER BY changed_at DESC, rowid DESC")
         return [msgspec.json.decode(row, type=ready(DeploymentRow)) for (row,) in found]
 
-    def deployment(self, identity: str) -> DeploymentRow | None:
-        """The deployment of an identity; `None` without one."""
-        for (row,) in self._db.execute(
-            "SELECT row FROM deployments WHERE deployment = ?", (identity,)
-        ):
-            return msgspec.json.decode(row, type=ready(DeploymentRow))
-        return None
+    def deployment(self, place: DeploymentPlace) -> DeploymentRow | None:
+        """The deployment at a place; `None` without one."""
+        return Deployments(self.deployments()).find(place)
 
     def measurements(self, deployment: str = "") -> list[MeasurementRow]:
         """Load tests of a deployment, or of all, in their order."""
         found = self._db.execute(
-            "SELECT row FROM measurements WHERE deployment = ? OR ? = '' ORDER BY at",
+            "SELECT deployment, row FROM measurements WHERE deployment = ? OR ? = '' ORDER BY at",
             (deployment, deployment),
         )
-        return [msgspec.json.decode(row, type=ready(MeasurementRow)) for (row,) in found]
+        rows = ((each, msgspec.json.decode(row, type=ready(MeasurementRow))) for each, row in found)
+        # Of a deployment whose account became known later, the row has the earlier identity.
+        return [msgspec.structs.replace(row, deployment=each) for each, row in rows]
 
     def called(self, name: str) -> list[RunRow]:
         """Runs that a name may mean: an identity or the beginning of one, a tag, or a path."""
@@ -622,20 +575,6 @@ def _near(folder: Path) -> Iterator[Path]:
         if count == _MOST_LOOKED_AT or time.monotonic() > until_s:
             return
         yield path
-
-
-def _new_deployment(place: DeploymentPlace, at: str) -> DeploymentRow:
-    return DeploymentRow(deployment=place.identity, place=place, began_at=at, changed_at=at)
-
-
-def _with_origin(
-    config: DeployedConfig, earlier: Iterable[DeployedConfig | None]
-) -> DeployedConfig:
-    """A configuration with the run of its trial, where an earlier one of the trial says it."""
-    for each in earlier:
-        if not config.run and each is not None and each.trial == config.trial and each.run:
-            return msgspec.structs.replace(config, run=each.run, source=each.source)
-    return config
 
 
 def _run_row(row: Mapping[str, Any], tags: dict[str, str], copies: Sequence[str]) -> RunRow:

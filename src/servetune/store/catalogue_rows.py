@@ -118,6 +118,7 @@ class DeploymentRow(msgspec.Struct, frozen=True, kw_only=True):
         began_at: Time at which it was first noted.
         changed_at: Time of the last change.
         history: Changes: time, what happened, run and trial.
+        configs: Configurations that it had, by their digests.
     """
 
     deployment: str
@@ -129,6 +130,7 @@ class DeploymentRow(msgspec.Struct, frozen=True, kw_only=True):
     began_at: str = ""
     changed_at: str = ""
     history: tuple[tuple[str, str, str, str], ...] = ()
+    configs: dict[str, DeployedConfig] = {}
 
 
 class MeasurementRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +139,7 @@ class MeasurementRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         deployment: Identity of the deployment.
         at: Time of it.
-        config_trial: Key of the trial whose configuration was deployed then.
+        config: Digest of the configuration that was measured; empty where it is not known.
         run: Identity of the load test's run.
         path: Journal of it.
         trial: Key of its record.
@@ -149,7 +151,7 @@ class MeasurementRow(msgspec.Struct, frozen=True, kw_only=True):
 
     deployment: str
     at: str
-    config_trial: str = ""
+    config: str = ""
     run: str = ""
     path: str = ""
     trial: str = ""

@@ -204,6 +204,17 @@ class DeployedConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     simulated: bool = False
     adapters: tuple[AdapterLink, ...] = ()
 
+    @property
+    def digest(self) -> str:
+        """Digest of what serves: twelve hex digits; empty where no more than a model is known.
+
+        Its price, and where its trial is kept, are no part of it.
+        """
+        parts = (self.engine, self.plan, self.machine, self.images, self.trial, self.adapters)
+        if not any(parts):
+            return ""
+        return hashlib.sha256(msgspec.json.encode((self.model, *parts))).hexdigest()[:12]
+
 
 class DeploymentPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Place of a deployment.
@@ -213,12 +224,15 @@ class DeploymentPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         name: Name of the endpoint or service.
         region: AWS region; empty off AWS.
         folder: Absolute path of its bundle; empty without one.
+        account: Number of the AWS account; empty off AWS and where it is not known, as of a bundle
+            without a role or an entry of an earlier version.
     """
 
     target: str
     name: str = ""
     region: str = ""
     folder: str = ""
+    account: str = ""
 
     @property
     def identity(self) -> str:
@@ -229,6 +243,8 @@ class DeploymentPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         own = [self.target, self.region, self.name]
         if self.target != "sagemaker":
             own.append(self.folder)
+        elif self.account:
+            own.append(self.account)
         return hashlib.sha256(msgspec.json.encode(own)).hexdigest()[:12]
 
 
@@ -268,9 +284,12 @@ class DeploymentMeasured(Entry, frozen=True, kw_only=True, tag="measured"):
         reproduced: Whether it did what that trial did; `None` where they were not compared.
         results: Results that tables show, under the journal's names.
         component: Inference component that was asked, such as that of an adapter.
+        config: Digest of the configuration in service as it began; `None` of an earlier version,
+            whose entries are of the configuration that the register had then.
     """
 
     place: DeploymentPlace
+    config: str | None = None
     model: str = ""
     run: str = ""
     path: str = ""

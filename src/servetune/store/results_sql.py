@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from servetune.errors import InputError
+from servetune.units import GIB, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
+#: Memory of a query, beside the tables.
+MOST_BYTES = 2 * GIB
+#: Interval at which a query that took too long is interrupted, until it has ended.
+_AGAIN_S = 0.02
 #: No downloads, and no look at the variables of this program.
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "allow_community_extensions": "false",
     "python_enable_replacements": "false",
+    "memory_limit": f"{MOST_BYTES}B",
+    "threads": max(1, min(4, os.cpu_count() or 1)),
+    "temp_directory": "",  # what does not fit is refused, not written to the disk
 }
 #: Statements that only read.
 _READING = frozenset({"SELECT", "EXPLAIN"})
@@ -46,7 +56,12 @@ def require_duckdb() -> None:
 
 
 def query(
-    sql: str, tables: Mapping[str, pa.Table], aliases: Mapping[str, str] | None = None
+    sql: str,
+    tables: Mapping[str, pa.Table],
+    aliases: Mapping[str, str] | None = None,
+    *,
+    limit_s: float = 30.0,
+    most_rows: int = 100_000,
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Columns and rows of a query.
 
@@ -54,9 +69,12 @@ def query(
         sql: One statement that reads.
         tables: Tables by name.
         aliases: Tables by further names; `schema.name` is one in a schema.
+        limit_s: Time that it may take.
+        most_rows: Rows that its answer may have.
 
     Raises:
-        InputError: It is no such statement, or DuckDB refused it; the message is DuckDB's.
+        InputError: It is no such statement, takes longer, needs more than `MOST_BYTES`, has more
+            rows, or DuckDB refused it; the message is DuckDB's.
     """
     require_duckdb()
     import duckdb
@@ -71,20 +89,75 @@ def query(
             connection.execute(f"CREATE VIEW {name} AS FROM memory.main.{table_name}")
         with contextlib.suppress(duckdb.Error):  # without the extension for time zones it is UTC
             connection.execute("SET TimeZone = 'UTC'")
+        # Where Python looks interactive, its bar would be drawn on stdout, where results go.
+        connection.execute("SET enable_progress_bar = false")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
         try:
-            _require_reading(connection, sql)
-            relation = connection.sql(sql)
-            names, types = relation.columns, [str(each) for each in relation.types]
-            if any(_ZONED in each for each in types):
-                connection.execute(_zoned_as_text(_unended(sql), types))
-            else:
-                connection.execute(sql)
-                names = [each[0] for each in connection.description or ()]
-            return _distinct(names), [tuple(map(_plain, row)) for row in connection.fetchall()]
+            with _interrupted_after(connection, limit_s):
+                return _answer(connection, sql, most_rows)
+        except duckdb.OutOfMemoryException:
+            raise InputError(
+                f"the query needs more than {format_bytes(MOST_BYTES)} of memory",
+                hint="ask for less: fewer columns, WHERE or GROUP BY",
+            ) from None
         except duckdb.Error as error:
             raise InputError(_reason(error), hint=_hint(tables)) from None
+
+
+def _answer(
+    connection: duckdb.DuckDBPyConnection, sql: str, most_rows: int
+) -> tuple[list[str], list[tuple[Any, ...]]]:
+    _require_reading(connection, sql)
+    relation = connection.sql(sql)
+    names, types = relation.columns, [str(each) for each in relation.types]
+    if any(_ZONED in each for each in types):
+        connection.execute(_zoned_as_text(_unended(sql), types))
+    else:
+        connection.execute(sql)
+        names = [each[0] for each in connection.description or ()]
+    rows = connection.fetchmany(most_rows + 1)
+    if len(rows) > most_rows:
+        raise InputError(
+            f"the answer has more than {most_rows:,} rows",
+            hint="ask for less with LIMIT or GROUP BY, or allow more with --max-rows",
+        )
+    return _distinct(names), [tuple(map(_plain, row)) for row in rows]
+
+
+@contextlib.contextmanager
+def _interrupted_after(connection: duckdb.DuckDBPyConnection, limit_s: float) -> Iterator[None]:
+    """Interruption of the queries in its block after a time.
+
+    Raises:
+        InputError: There was one.
+    """
+    import duckdb
+
+    ended, late = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        if ended.wait(limit_s):
+            return
+        late.set()
+        while not ended.wait(_AGAIN_S):  # one that comes between two steps is not heard
+            connection.interrupt()
+
+    thread = threading.Thread(target=watch, name="sql limit", daemon=True)
+    thread.start()
+    try:
+        yield
+    except duckdb.InterruptException:
+        if not late.is_set():
+            raise
+        raise InputError(
+            f"the query took longer than {format_seconds(limit_s)}",
+            hint="ask for less with WHERE, LIMIT or a join's condition, or allow more with "
+            "--query-timeout",
+        ) from None
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.store.artifacts import Artifacts
 from servetune.store.live import Order, RunStatus
 from servetune.store.register import journal_identity
@@ -95,7 +96,7 @@ def _holds(is_own: Callable[[Path], bool], path: Path) -> bool:
 
 def _is_json(kind: Any) -> Callable[[Path], bool]:
     def decoded(path: Path) -> bool:
-        msgspec.json.decode(path.read_bytes(), type=kind)
+        msgspec.json.decode(path.read_bytes(), type=ready(kind))
         return True
 
     return decoded
@@ -104,7 +105,7 @@ def _is_json(kind: Any) -> Callable[[Path], bool]:
 def _begins_with(kind: Any) -> Callable[[Path], bool]:
     def decoded(path: Path) -> bool:
         with path.open("rb") as lines:
-            msgspec.json.decode(lines.readline(), type=kind)
+            msgspec.json.decode(lines.readline(), type=ready(kind))
         return True
 
     return decoded

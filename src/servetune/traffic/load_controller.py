@@ -407,8 +407,10 @@ class LoadController:
         if history is not None:
             begin, _ = self._requests.messages_at(index)
             body = body[:begin] + history + b"," + body[begin:]
-        trace = self._setup.run_id
-        header = f"traceparent: {traceparent(trace, index)}\r\n".encode() if trace else b""
+        run_id, header = self._setup.run_id, b""
+        if run_id:
+            trace = traceparent(run_id, index, self._setup.trace_id)
+            header = f"traceparent: {trace}\r\n".encode()
         if self._signers:
             header += self._signers[target].headers(body, time.time())
         return b"%b%bContent-Length: %d\r\n\r\n%b" % (

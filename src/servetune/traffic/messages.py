@@ -37,6 +37,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
         timeout_s: Time limit of each request.
         routing: `round_robin` or `least_outstanding`, over several addresses.
         run_id: Name of the run for `traceparent` headers; empty for none.
+        trace_id: Trace of all requests, 32 hex digits; empty for one of each.
         keep_text_below: Index below which answers come with their text.
         may_sleep: Whether the loop may let tokens gather; see `sleep_planner`.
         signing: Signing of requests through SageMaker, one for each address; empty for none.
@@ -59,6 +60,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     timeout_s: float = 600.0
     routing: str = "round_robin"
     run_id: str = ""
+    trace_id: str = ""
     keep_text_below: int = 0
     may_sleep: bool = True
     signing: list[Signing] = []
@@ -205,21 +207,21 @@ class FrameReader:
         return packed
 
 
-def traceparent(run_id: str, index: int) -> str:
+def traceparent(run_id: str, index: int, trace_id: str = "") -> str:
     """Value of the W3C `traceparent` header of a run's request.
 
-    Each request is a trace of its own, marked as sampled.
+    Each request is a trace of its own, unless all are of the given one; marked as sampled.
 
     Example:
         >>> traceparent("run", 7)
         '00-3405e616bfc82a31ae8974fdaccaa023-92c8ae4311b119d8-01'
     """
-    trace_id, span_id = trace_ids(run_id, index)
-    return f"00-{trace_id:032x}-{span_id:016x}-01"
+    trace, span = trace_ids(run_id, index, trace_id)
+    return f"00-{trace:032x}-{span:016x}-01"
 
 
-def trace_ids(run_id: str, index: int) -> tuple[int, int]:
+def trace_ids(run_id: str, index: int, trace_id: str = "") -> tuple[int, int]:
     """The trace's 128 bits and the span's 64, neither of them 0."""
     digest = hashlib.blake2b(f"{run_id}/{index}".encode(), digest_size=24).digest()
-    trace_id, span_id = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:], "big")
-    return trace_id or 1, span_id or 1
+    own, span = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:], "big")
+    return int(trace_id or "0", 16) or own or 1, span or 1

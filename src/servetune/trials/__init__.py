@@ -7,8 +7,10 @@ from servetune.trials.found_load import FoundLoad, LoadKnob
 from servetune.trials.largest_load import LargestLoads
 from servetune.trials.launch import Launch, default_ready_timeout_s
 from servetune.trials.margins import worsened_by_load
+from servetune.trials.measured import TrialEvents
 from servetune.trials.policy import ExecutionPolicy
 from servetune.trials.preflight import require_idle_gpus, require_launch, require_server
+from servetune.trials.server_life import ServerEvents, ServerLife
 from servetune.trials.simulated import simulated_again, simulated_with_requests
 from servetune.trials.sweep import (
     commands_of,
@@ -34,8 +36,11 @@ __all__ = [
     "Launch",
     "LoadKnob",
     "RunWatch",
+    "ServerEvents",
+    "ServerLife",
     "StudyContext",
     "Trial",
+    "TrialEvents",
     "TrialRequests",
     "TrialSearch",
     "bench",

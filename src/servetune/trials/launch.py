@@ -81,6 +81,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         api_key_env: Environment variable that holds the key for requests to the server.
         cafile: File of certificates to trust instead of the system's.
         trace_headers: Whether each request has a `traceparent` header, of one run per trial.
+        spans: Whether the study's spans are sent: the requests of a server are of one trace then,
+            and have the header.
         processes: Sender processes of a trial's load; `auto` starts another one when all are busy.
         host: Address that the server listens at.
         port: Port of the server; `None` for a free one.
@@ -103,6 +105,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     api_key_env: str | None = None
     cafile: str | None = None
     trace_headers: bool = False
+    spans: bool = False
     processes: int | Literal["auto"] = "auto"
     host: str = "127.0.0.1"
     port: int | None = None

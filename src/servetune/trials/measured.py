@@ -18,6 +18,7 @@ from servetune.loadgen import (
     LoadHooks,
     LoadResult,
     LoadSettings,
+    SentRequests,
     Target,
     fetch_blocking,
     models_are_simulated,
@@ -46,6 +47,7 @@ from servetune.trials.launch import (
 from servetune.trials.record import Outcome, load_results, record_of
 from servetune.trials.retry import Attempts
 from servetune.trials.server_context import ServerContext, disturbance
+from servetune.trials.server_life import ServerLife
 from servetune.trials.simulated import simulation_of
 from servetune.trials.startup import (
     FirstAnswer,
@@ -145,6 +147,7 @@ class ServerGroup:
         self._cmd = ""
         self._started_at = ""
         self._server: Server | None = None
+        self._life = self._born()
 
     def measure(self) -> None:
         """Run every trial; one record each, whatever the server does.
@@ -159,7 +162,7 @@ class ServerGroup:
                 while self._waiting:
                     self._fail(self._waiting.pop(0), given_up)
                 return
-            failure = self._serve_once()
+            failure = self._live_once()
             if failure is not None and self._waiting and self._given_up() is None:
                 then = "starting it again" if self._engine.starts_servers else "waiting for it"
                 self._say(f"server failed ({failure.reason}); {then}")
@@ -187,6 +190,30 @@ class ServerGroup:
             raise KeyboardInterrupt
 
     # one life of a server
+
+    def _born(self) -> ServerLife:
+        return ServerLife(
+            model=self._plan.model, engine=self._engine.name, server_args=self._server_args
+        )
+
+    def _live_once(self) -> Failure | None:
+        """`_serve_once`, with its begin and end told to whoever traces the study."""
+        self._life, self._ready_s, failure = self._born(), 0.0, None
+        for trial in self._waiting:
+            self._watch.servers.begins(trial.key, self._life)
+        try:
+            failure = self._serve_once()
+            return failure
+        finally:
+            self._watch.servers.ended(
+                msgspec.structs.replace(
+                    self._life,
+                    command=self._cmd,
+                    ready_s=self._ready_s or None,
+                    ended_unix_s=time.time(),
+                    failure=failure,
+                )
+            )
 
     def _serve_once(self) -> Failure | None:
         """Run one server from start to stop; the failure that ended it before its trials did."""
@@ -371,6 +398,7 @@ class ServerGroup:
     def _one_trial(self, trial: Trial, server: Server) -> tuple[Failure | None, bool]:
         """Run the first waiting trial; its failure, and whether the server died of it."""
         started_at = now_utc()
+        self._watch.servers.begins(trial.key, self._life)
         judge = TrialJudge(
             trial.workload,
             constraints=self._limits() if self._launch.early_stop else (),
@@ -380,7 +408,7 @@ class ServerGroup:
         )
         died, results = False, Results()
         try:
-            loaded, caches = self._load(trial, server, judge)
+            loaded, caches, sent = self._load(trial, server, judge)
         except LoadError as error:
             failure, died = load_failure(error, server)
         except InputError as error:
@@ -395,7 +423,7 @@ class ServerGroup:
             results = results.with_fields(prefix_cache=caches)
             found, died = self._failure_in(loaded, results, judge, server)
             if self._requests is not None and loaded.records:
-                self._requests(measured_requests(trial.key, loaded))
+                self._requests(measured_requests(trial.key, loaded, sent))
             if found is None:
                 self._waiting.pop(0)
                 self._deliver(trial, results=results, failure=None, started_at=started_at)
@@ -450,7 +478,9 @@ class ServerGroup:
         constraints = self._study.constraints
         return (*constraints, *self._study.acceptance.limits(constraints))
 
-    def _load(self, trial: Trial, server: Server, judge: TrialJudge) -> tuple[LoadResult, str]:
+    def _load(
+        self, trial: Trial, server: Server, judge: TrialJudge
+    ) -> tuple[LoadResult, str, SentRequests]:
         options = load_options(trial.client_args)
         name = self._served_name(server, trial)
         targets = [
@@ -480,6 +510,10 @@ class ServerGroup:
 
         self._watch.at(trial, "warm-up")
 
+        spans = self._launch.spans
+        run_id = secrets.token_hex(16) if self._launch.trace_headers or spans else ""
+        trace_id = self._life.trace_id if spans else ""
+
         def why_dead() -> str | None:
             death = server.poll_death()
             return death.message if death else None
@@ -496,7 +530,8 @@ class ServerGroup:
                     processes=self._launch.processes,
                     scrape_every_s=_SCRAPE_EVERY_S,
                     cards=self._cards_of(trial),
-                    run_id=secrets.token_hex(16) if self._launch.trace_headers else "",
+                    run_id=run_id,
+                    trace_id=trace_id,
                 ),
                 hooks=LoadHooks(
                     on_progress=lambda progress: self._watch.progress(trial.key, progress),
@@ -505,7 +540,14 @@ class ServerGroup:
                     halt=self._context.halt,
                 ),
             )
-        return loaded, caches
+        sent = SentRequests(
+            run_id=run_id,
+            started_unix_s=loaded.started_unix_s,
+            targets=tuple(targets),
+            api=trial.workload.api,
+            trace_id=trace_id,
+        )
+        return loaded, caches, sent
 
     def _cards_of(self, trial: Trial) -> tuple[int, ...] | None:
         """GPUs that the trial's server uses, by NVML's numbers; `None` where that is not known."""
@@ -527,7 +569,7 @@ class ServerGroup:
         before = self._context.neighbours.await_any(_NEIGHBOUR_PATIENCE_S)
         judge = TrialJudge(trial.workload, budget=self._budget)
         with contextlib.suppress(LoadError):
-            loaded, _ = self._load(trial, server, judge)
+            loaded, _, _ = self._load(trial, server, judge)
             if loaded.interrupted:
                 raise KeyboardInterrupt
             with_neighbours = self._results(trial, loaded, judge, server)

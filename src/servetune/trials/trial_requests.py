@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from servetune.loadgen import LoadResult
+from servetune.loadgen import LoadResult, SentRequests
 from servetune.metrics import Record
 from servetune.perf.sim import SimulatedRun
 
@@ -20,6 +20,7 @@ class TrialRequests(msgspec.Struct, frozen=True, kw_only=True):
         admitted_s: Time of each request's first scheduling; its sending, where `seen_by_client`.
         kv_use: Pairs of seconds and used share of the KV cache; empty where it is not known.
         seen_by_client: Whether a client measured them, who cannot see the engine's scheduling.
+        sent: Ids and addresses with which they were sent; `None` in virtual time.
     """
 
     key: str
@@ -27,6 +28,7 @@ class TrialRequests(msgspec.Struct, frozen=True, kw_only=True):
     admitted_s: Sequence[float | None]
     kv_use: Sequence[tuple[float, float]] = ()
     seen_by_client: bool = False
+    sent: SentRequests | None = None
 
 
 OnRequests = Callable[[TrialRequests], None]
@@ -38,7 +40,9 @@ def simulated_requests(key: str, run: SimulatedRun) -> TrialRequests:
     return TrialRequests(key=key, records=run.records, admitted_s=run.admitted_s, kv_use=run.kv_use)
 
 
-def measured_requests(key: str, loaded: LoadResult) -> TrialRequests:
+def measured_requests(
+    key: str, loaded: LoadResult, sent: SentRequests | None = None
+) -> TrialRequests:
     """Requests of a trial on a server."""
     return TrialRequests(
         key=key,
@@ -46,6 +50,7 @@ def measured_requests(key: str, loaded: LoadResult) -> TrialRequests:
         admitted_s=[record.sent_s for record in loaded.records],
         kv_use=_kv_use(loaded),
         seen_by_client=True,
+        sent=sent,
     )
 
 

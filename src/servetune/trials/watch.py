@@ -23,6 +23,7 @@ from servetune.loadgen import Progress
 from servetune.processes import ProcessMark
 from servetune.secret import redacted_text
 from servetune.store import Artifacts, Order, RunningTrial, RunStatus, take_order, write_status
+from servetune.trials.server_life import ServerEvents
 from servetune.trials.trial import Trial
 
 _NOTES = logging.getLogger("servetune")
@@ -40,8 +41,10 @@ class RunWatch:
         label_of: Function that names a trial.
         put_off: Function that puts the trial of a key off, or gives the reason why it cannot be.
         say: Takes answers to orders.
+        servers: Functions that are told of servers.
 
     Attributes:
+        servers: Functions that are told of servers.
         halt: Event that is set when the run shall end, keeping what it has.
         interrupted: Whether it ended before its work was done.
     """
@@ -54,7 +57,9 @@ class RunWatch:
         label_of: Callable[[Trial], str] = lambda _: "",
         put_off: Callable[[str], str] = lambda _: "there is one load alone",
         say: Callable[[str], None] = lambda _: None,
+        servers: ServerEvents | None = None,
     ) -> None:
+        self.servers = servers or ServerEvents()
         self.halt = threading.Event()
         self.interrupted = False
         self._artifacts, self._overview, self._say = artifacts, overview, say

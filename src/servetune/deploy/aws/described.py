@@ -10,6 +10,7 @@ from servetune.deploy.aws.client import AwsClient
 from servetune.deploy.aws.hosted_container import Hosted, hosted, hosted_plan
 from servetune.deploy.aws.orphans import usd_per_hour
 from servetune.deploy.aws.resources import describe
+from servetune.deploy.names import account_of
 from servetune.errors import ServetuneError
 from servetune.json_value import JsonObject
 from servetune.plan.plan import Plan
@@ -20,11 +21,13 @@ class DescribedEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """An endpoint by its descriptions.
 
     Attributes:
+        account: Number of its account.
         config: Configuration, as far as AWS tells it.
         container: Container of its base model; `None` where AWS tells none.
         instance_types: Instance types that it runs on, the preferred first.
     """
 
+    account: str
     config: DeployedConfig
     container: Hosted | None
     instance_types: tuple[str, ...]
@@ -60,6 +63,7 @@ async def described(
     model = plan.model if plan else ""
     count = variant.get("InitialInstanceCount")
     return DescribedEndpoint(
+        account=account_of(str(answer.get("EndpointArn", ""))),
         config=DeployedConfig(
             model=model,
             engine=plan.engine if plan else "",

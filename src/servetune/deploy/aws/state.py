@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from servetune.decoding import ready
 from servetune.errors import DeployError
 from servetune.json_value import JsonObject
 
@@ -150,7 +151,7 @@ class StateFile:
         if self.path is None or not self.path.exists():
             return State()
         try:
-            return msgspec.json.decode(self.path.read_bytes(), type=State)
+            return msgspec.json.decode(self.path.read_bytes(), type=ready(State))
         except (OSError, msgspec.MsgspecError) as error:
             raise DeployError(
                 f"{self.path} cannot be read: {error}",
