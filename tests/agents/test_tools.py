@@ -22,6 +22,7 @@ from servetune.agents.access import (
 from servetune.agents.server import AgentTools
 from servetune.agents.tools import tools_here
 from servetune.agents.untrusted import MARK
+from servetune.api import QueryRuns
 from servetune.api.request import checked
 
 EVERYTHING = {"launch": True, "aws": True, "commands": True}
@@ -243,6 +244,18 @@ def test_further_tools_stay_in_their_folders_and_on_this_machine(agent, tool, ar
     with pytest.raises(Refused) as refused:
         tools.answer(tool, arguments)
     assert flag in refused.value.hint
+
+
+def test_a_query_of_an_agent_has_limits_and_may_have_closer_ones(agent):
+    allowed = Permissions(folder=agent.folder)
+    limits = [
+        (request.query_timeout_s, request.max_rows)
+        for request in (
+            allowed.admitted(QueryRuns(sql="SELECT 1")),
+            allowed.admitted(QueryRuns(sql="SELECT 1", query_timeout_s=5, max_rows=10)),
+        )
+    ]
+    assert limits == [(30, 100_000), (5, 10)]
 
 
 @pytest.mark.parametrize(

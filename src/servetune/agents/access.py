@@ -33,7 +33,6 @@ from servetune.api import (
     what_executes,
 )
 from servetune.api.request import Field, checked, given
-from servetune.api.runs_sql import AGENTS_ROWS, AGENTS_TIMEOUT_S
 from servetune.errors import InputError
 
 if TYPE_CHECKING:
@@ -62,6 +61,8 @@ ROUTES = frozenset({"ready_endpoint", "route", "url", "urls"})
 ADDRESSES = frozenset({"url", "urls"})
 #: Fields of text in which a slash is no path: DuckDB reads nothing but the tables it is given.
 STATEMENTS = frozenset({"sql"})
+#: Most seconds and rows of an agent's query.
+QUERY_LIMITS = {"query_timeout_s": 30, "max_rows": 100_000}
 #: Fields by which a request reaches AWS.
 ON_AWS = frozenset(
     {
@@ -116,7 +117,7 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
         for url in request.allow_url:
             if not _parts(url).hostname:
                 raise InputError(
-                    f"--allow-url {url} is no begin of an address",
+                    f"--allow-url {url} is not the beginning of an address",
                     hint="write it like http://10.0.0.5:8000",
                 )
         return cls(
@@ -137,8 +138,10 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
         """
         self._require_granted(request)
         changed: dict[str, Any] = {}
-        if isinstance(request, QueryRuns) and not request.sources and not request.athena:
-            changed["sources"] = (str(self._inside(self.folder, "sources")),)
+        if isinstance(request, QueryRuns):
+            changed |= _query_limits(request)
+            if not request.sources and not request.athena:
+                changed["sources"] = (str(self._inside(self.folder, "sources")),)
         for field in fields_of(type(request)):
             value = field.value(request)
             if value in (None, (), ""):
@@ -171,14 +174,6 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
                     f"{name} {why}, which this server does not allow",
                     hint="leave it out; whoever started the server allows it with --allow-commands",
                 )
-        if isinstance(request, QueryRuns) and (
-            request.query_timeout_s > AGENTS_TIMEOUT_S or request.max_rows > AGENTS_ROWS
-        ):
-            raise Refused(
-                f"an agent's query has at most {AGENTS_TIMEOUT_S:g} seconds and "
-                f"{AGENTS_ROWS:,} rows",
-                hint="leave query_timeout_s and max_rows out, and ask for less",
-            )
         if self.aws:
             return
         for field in given(request):
@@ -319,6 +314,22 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
             for word in {text, *_BETWEEN.split(text)}:
                 if _looks_like_path(word, whole=False):
                     self._inside(Path(word).expanduser().absolute(), name)
+
+
+def _query_limits(request: QueryRuns) -> dict[str, Any]:
+    """Limits of an agent's query: its own, or the largest that it may have.
+
+    Raises:
+        Refused: It asks for more.
+    """
+    asked = {name: getattr(request, name) for name in QUERY_LIMITS}
+    for name, most in QUERY_LIMITS.items():
+        if asked[name] is not None and asked[name] > most:
+            raise Refused(
+                f"{name} of an agent's query is {most:,} at most",
+                hint=f"leave {name} out, and ask for less with LIMIT or GROUP BY",
+            )
+    return {name: QUERY_LIMITS[name] if value is None else value for name, value in asked.items()}
 
 
 def _require_select(sql: str) -> None:

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 #: Names under which queries written for other tables find the results.
 _ALIASES = {"benchmark_results": "results", "mlcc_ci.benchmark_results": "results"}
 _ENDINGS = (".csv", ".parquet", ".json")
-#: Most that an agent may ask of DuckDB: seconds and rows.
-AGENTS_TIMEOUT_S, AGENTS_ROWS = 30.0, 100_000
 PositiveSeconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 RowCount = Annotated[int, msgspec.Meta(ge=1)]
 #: Objects of S3 that are read at once.
@@ -73,12 +71,15 @@ class QueryRuns(Request, frozen=True, kw_only=True):
     ] = None
     force: Annotated[bool, option("Permission to write over files that are there.")] = False
     query_timeout_s: Annotated[
-        PositiveSeconds,
-        option("Time that DuckDB may take.", "--query-timeout", metavar="SECONDS"),
-    ] = AGENTS_TIMEOUT_S
+        PositiveSeconds | None,
+        option(
+            "Time that DuckDB may take.", "--query-timeout", metavar="SECONDS", default="no limit"
+        ),
+    ] = None
     max_rows: Annotated[
-        RowCount, option("Rows that DuckDB's answer may have.", metavar="COUNT")
-    ] = AGENTS_ROWS
+        RowCount | None,
+        option("Rows that DuckDB's answer may have.", metavar="COUNT", default="no limit"),
+    ] = None
     region: Annotated[str | None, REGION] = None
     athena: Annotated[
         bool, option("Athena in the place of DuckDB; sources are its tables.", group="Athena")

@@ -14,7 +14,7 @@ from servetune.report.tables import as_text, fact_table
 from servetune.store.catalogue_rows import RunRow, TrialRow
 from servetune.units import format_rate, format_usd
 
-#: Digits of a run's identity that tables show; any unique begin of it is a name of the run.
+#: Digits of a run's identity that tables show; any unique beginning of it is a name of the run.
 SHOWN_DIGITS = 8
 
 

@@ -60,8 +60,8 @@ def query(
     tables: Mapping[str, pa.Table],
     aliases: Mapping[str, str] | None = None,
     *,
-    limit_s: float = 30.0,
-    most_rows: int = 100_000,
+    limit_s: float | None = None,
+    most_rows: int | None = None,
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Columns and rows of a query.
 
@@ -69,8 +69,8 @@ def query(
         sql: One statement that reads.
         tables: Tables by name.
         aliases: Tables by further names; `schema.name` is one in a schema.
-        limit_s: Time that it may take.
-        most_rows: Rows that its answer may have.
+        limit_s: Time that it may take; `None` for no limit.
+        most_rows: Rows that its answer may have; `None` for no limit.
 
     Raises:
         InputError: It is no such statement, takes longer, needs more than `MOST_BYTES`, has more
@@ -106,7 +106,7 @@ def query(
 
 
 def _answer(
-    connection: duckdb.DuckDBPyConnection, sql: str, most_rows: int
+    connection: duckdb.DuckDBPyConnection, sql: str, most_rows: int | None
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     _require_reading(connection, sql)
     relation = connection.sql(sql)
@@ -116,8 +116,8 @@ def _answer(
     else:
         connection.execute(sql)
         names = [each[0] for each in connection.description or ()]
-    rows = connection.fetchmany(most_rows + 1)
-    if len(rows) > most_rows:
+    rows = connection.fetchall() if most_rows is None else connection.fetchmany(most_rows + 1)
+    if most_rows is not None and len(rows) > most_rows:
         raise InputError(
             f"the answer has more than {most_rows:,} rows",
             hint="ask for less with LIMIT or GROUP BY, or allow more with --max-rows",
@@ -126,7 +126,9 @@ def _answer(
 
 
 @contextlib.contextmanager
-def _interrupted_after(connection: duckdb.DuckDBPyConnection, limit_s: float) -> Iterator[None]:
+def _interrupted_after(
+    connection: duckdb.DuckDBPyConnection, limit_s: float | None
+) -> Iterator[None]:
     """Interruption of the queries in its block after a time.
 
     Raises:
