@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import collections
 import datetime as dt
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,13 +65,13 @@ class Problem:
     Attributes:
         scopes: (knob, scope) of each value, in order.
         prior_sd: Of each.
+        moved: Whether any factor moves a row, shape (rows,).
         own_s: Measured time of each run: per token, of the batch, or one over its rate.
         ttft_s: Measured time to the first token; NaN where there is none.
     """
 
-    def __init__(self, rows: Sequence[Measured], loops: RunFormulas | None = None) -> None:
+    def __init__(self, rows: Sequence[Measured]) -> None:
         self.rows = list(rows)
-        self.loops = loops or loops_of(rows)
         places = [(row.node.device, row.engine, row.version) for row in rows]
         self._table = columns_of([table_for(*place) for place in places])
         scopes_of_row = [scopes_of(*place) for place in places]
@@ -81,6 +82,7 @@ class Problem:
         self.prior_sd = np.array([KNOBS[name].sd(scope) for name, scope in self.scopes])
         met = {scope: np.array([scope in each for each in scopes_of_row], float) for scope in known}
         self._masks = np.reshape([met[scope] for _, scope in self.scopes], (-1, len(self.rows)))
+        self.moved = self._masks.any(axis=0)
         self._knob_of = np.array([list(KNOBS).index(name) for name, _ in self.scopes], int)
         self.ttft_ms = np.array([row.ttft_ms for row in rows])
         self.tpot_ms = np.array([row.tpot_ms for row in rows])
@@ -106,6 +108,18 @@ class Problem:
         ) * np.where(
             self._table["gemm.flops_per_joule"] > 0, self._table["gemm.flops_per_joule"], np.inf
         )
+
+    @functools.cached_property
+    def loops(self) -> RunFormulas:
+        return loops_of(self.rows)
+
+    def part(self, kept: np.ndarray) -> Problem:
+        """Some of the rows, with the weights and the factors that they have among all."""
+        found = Problem([row for row, k in zip(self.rows, kept, strict=True) if k])
+        found.weight = self.weight[kept]
+        found.scopes, found.prior_sd, found._knob_of = self.scopes, self.prior_sd, self._knob_of
+        found._masks = self._masks[:, kept]
+        return found
 
     def columns(self, values: np.ndarray) -> dict[str, np.ndarray]:
         """The coefficients of every row under these values of the factors."""
@@ -144,12 +158,10 @@ class Problem:
         own_s = np.choose(self.kind, [found.tpot_s, found.e2e_s, 1 / rate])
         return np.log([own_s / self.own_s, found.ttft_s * 1e3 / self.ttft_ms])
 
-    def residuals(self, values: np.ndarray, counted: np.ndarray) -> np.ndarray:
-        return np.concatenate(
-            [self._misses(self.columns(values))[:, counted].ravel(), values / self.prior_sd]
-        )
+    def residuals(self, values: np.ndarray) -> np.ndarray:
+        return np.concatenate([self._misses(self.columns(values)).ravel(), values / self.prior_sd])
 
-    def jacobian(self, values: np.ndarray, counted: np.ndarray) -> np.ndarray:
+    def jacobian(self, values: np.ndarray) -> np.ndarray:
         """Of `residuals`; rows do not know of each other, so one turn per knob is enough."""
         columns = self.columns(values)
         before = self._misses(columns)
@@ -159,7 +171,7 @@ class Problem:
             slopes[index] = (turned - before) / _TURN
         upper = np.stack(
             [
-                (slopes[knob] * mask)[:, counted].ravel()
+                (slopes[knob] * mask).ravel()
                 for knob, mask in zip(self._knob_of, self._masks, strict=True)
             ],
             axis=1,
@@ -177,23 +189,22 @@ class Problem:
         )
 
 
-def fitted(
-    problem: Problem, counted: np.ndarray | None = None, start: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
+def fitted(problem: Problem, counted: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Values of the factors and their standard deviations, from the counted rows.
 
-    Both are empty where all silicon has operator tables: nothing is fitted there.
+    Both are empty where all silicon has operator tables: nothing is fitted there. Rows that no
+    factor moves would add a constant to what is minimised, and most of the time.
     """
-    if not problem.scopes:
-        return np.zeros(0), np.zeros(0)
+    kept = problem.moved if counted is None else counted & problem.moved
+    if not kept.any():
+        return np.zeros(len(problem.scopes)), problem.prior_sd
     from scipy.optimize import least_squares
 
-    counted = np.ones(len(problem.rows), dtype=bool) if counted is None else counted
+    part = problem.part(kept)
     found = least_squares(
-        problem.residuals,
-        np.zeros(len(problem.scopes)) if start is None else start,
-        jac=problem.jacobian,
-        args=(counted,),
+        part.residuals,
+        np.zeros(len(problem.scopes)),
+        jac=part.jacobian,
         method="trf",
         max_nfev=15,
         ftol=1e-3,

@@ -145,7 +145,8 @@ def test_beyond_what_is_served_first_tokens_wait_for_a_growing_queue() -> None:
 def test_stages_of_a_pipeline_compute_batches_of_their_own() -> None:
     """Measured on RTX PRO 6000: 2,422, 4,993, 7,922 and 9,833 tokens/s with 1, 2, 4, 8 stages.
 
-    With eight the last stage's output head and each stage's work on the host are no longer small.
+    With eight each stage's work on the host, which goes through all 2,048 sequences in flight for
+    each batch of 256, is no longer small.
     """
     columns = {
         "model": "meta-llama/Llama-3.3-70B-Instruct",
@@ -159,9 +160,8 @@ def test_stages_of_a_pipeline_compute_batches_of_their_own() -> None:
         "requests": 3000,
     }
     rates = [priced("offline", **columns, pp=pp).output_tokens_per_s for pp in (1, 2, 4, 8)]
-    for found, measured in zip(rates[:3], (2422, 4993, 7922), strict=True):
+    for found, measured in zip(rates, (2422, 4993, 7922, 9833), strict=True):
         assert found == pytest.approx(measured, rel=0.15)
-    assert rates[2] < rates[3] < 1.6 * 9833
 
 
 def test_a_static_batch_passes_the_stages_of_a_pipeline_one_after_another() -> None:

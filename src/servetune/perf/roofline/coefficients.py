@@ -155,6 +155,8 @@ class HostOverheads(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         rank_s: Part of that per doubling of tensor parallelism, where each rank has a host process
             of its own and all wait for the slowest.
         sequence_s: Part of that per running sequence [2-20 us].
+        other_sequence_s: Part of that per sequence of the other batches that a pipeline has in
+            flight, where one loop goes through the sequences of all [0-5 us].
         prompt_s: Work of a step per prompt that it finishes [0-3 ms].
         draft_sequence_s: Work of a step per sequence whose drafted tokens it verifies
             [10-200 us]; such a step often waits for the host, which others overlap.
@@ -168,6 +170,7 @@ class HostOverheads(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     step_s: float = 1.0e-3
     rank_s: float = 0.0
     sequence_s: float = 5e-6
+    other_sequence_s: float = 0.0
     prompt_s: float = 0.3e-3
     draft_sequence_s: float = 20e-6
     request_s: float = 5e-3

@@ -60,8 +60,9 @@ class StepLaw:
     Pipeline stages are passed one after another. That each computes another batch meanwhile is the
     affair of who counts steps (`steady_state`, `run_formulas`), but all stages then wait for the
     slowest, the last: its share of the layers, the output head, and the host's work of a step,
-    which every stage does. Who knows the number of users says how many batches are in flight
-    (`with_batches`); otherwise one batch stands for all, see `batches_in_flight`.
+    which every stage does, for its batch and, by `other_sequence_s`, for the others. Who knows the
+    number of users says how many batches are in flight (`with_batches`); otherwise one batch stands
+    for all, see `batches_in_flight`.
 
     The HTTP front end streams the tokens of a step during the next: steps take no less than
     stream_token_s for each, divided among its processes (`FrontEnd`).
@@ -165,8 +166,10 @@ class StepLaw:
         step_s = host_s + device_s
         if self._hand_overs:
             head_s = self._head_s(prefill_sequences + decode_tokens)
-            slowest_s = host_s + (device_s - head_s) / self._stages + head_s
-            step_s = max(step_s, self._in_flight(sequences) * slowest_s)
+            in_flight = self._in_flight(sequences)
+            others_s = c.host.other_sequence_s * sequences * (in_flight - 1)
+            slowest_s = host_s + others_s + (device_s - head_s) / self._stages + head_s
+            step_s = max(step_s, in_flight * slowest_s)
         streamed_s = self._stream_s * (prefill_sequences + self._gained * decode_sequences)
         return step_s * slowdown(streamed_s / step_s)
 
@@ -206,8 +209,10 @@ class StepLaw:
         run_s: FloatArray = host_s + device_s
         if self._hand_overs:
             head_s = self._head_s(tokens)
-            slowest_s = host_s + (device_s - head_s) / self._stages + head_s
-            run_s = np.maximum(run_s, self._in_flight(sequences) * slowest_s)
+            in_flight = self._in_flight(sequences)
+            others_s = self.coefficients.host.other_sequence_s * sequences * (in_flight - 1)
+            slowest_s = host_s + others_s + (device_s - head_s) / self._stages + head_s
+            run_s = np.maximum(run_s, in_flight * slowest_s)
         return run_s * slowdown(self._stream_s * self._gained * sequences / run_s)
 
     def agreement_s(self, step: Step) -> float:

@@ -182,10 +182,11 @@ class StepLaws:
             rows = prefill_sequences + decode_tokens
             sampled_s = self._sampled_bytes_per_row * rows / self._plain_bytes_per_s
             head_s = c["device_factor"] * (self._logits_s(rows) + sampled_s)
-            slowest_s = host_s + (device_s - head_s) / (flat["hand_overs"] + 1) + head_s
             in_flight = self._batches
             if in_flight is None:
                 in_flight = 1 + flat["hand_overs"] * np.clip(sequences - 1, 0.0, 1.0)
+            slowest_s = host_s + (device_s - head_s) / (flat["hand_overs"] + 1) + head_s
+            slowest_s += c["host.other_sequence_s"] * sequences * (in_flight - 1)
             step_s = np.maximum(step_s, in_flight * slowest_s)
         streamed = prefill_sequences + flat["gained"] * decode_sequences
         load = c["host.stream_token_s"] * flat["process_share"] * streamed / step_s
