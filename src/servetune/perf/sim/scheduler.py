@@ -30,11 +30,11 @@ from __future__ import annotations
 
 import heapq
 import math
+from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Collection
 from collections.abc import Sequence as Several
-from itertools import chain
 
 from servetune.perf.roofline.step import FloatArray, StepLaw
 from servetune.perf.sim.kvcache import GrowingSequences, Hit, PagedCache, block_keys
@@ -80,7 +80,7 @@ class Scheduler:
     def __init__(
         self, config: SchedulerConfig, law: StepLaw, cache: PagedCache | None = None
     ) -> None:
-        self.ends_s: list[float] = []
+        self.ends_s = array("d")
         self.busy_s = 0.0
         self.preemptions = 0
         self.admitted_prompt_tokens = 0
@@ -239,7 +239,7 @@ class Scheduler:
         if steps > 1 and not self._shares_cache:  # the first step's were taken when it was planned
             self.cache.take(self._growth_blocks(first + 1, steps - 1))
         self._context_tokens += self._growth_tokens(first, steps)
-        self.ends_s += self._planned_ends_s
+        self.ends_s.extend(self._planned_ends_s)
         self.busy_s += self._planned_ends_s[-1] - self._start_s
         self._planned_ends_s = []
         ended = self._decodes_done(first + steps)
@@ -290,16 +290,11 @@ class Scheduler:
             sequence: Sequence that was enqueued here.
             each_token: Otherwise an answer is two pieces, its first token and the rest.
         """
-        stretches, ends_s = self._stretches_of(sequence), self.ends_s
-        tokens = sum(stop - first for first, stop in stretches)
-        if each_token:
-            times_s = tuple(chain.from_iterable(ends_s[first:stop] for first, stop in stretches))
+        times_s = self._times_s(sequence)
+        tokens = len(times_s)
+        if each_token or tokens < 2:
             return GeneratedTokens(tokens, times_s)
-        if tokens < 2:
-            return GeneratedTokens(tokens, tuple(ends_s[first] for first, _ in stretches))
-        return GeneratedTokens(
-            tokens, (ends_s[stretches[0][0]], ends_s[stretches[-1][1] - 1]), (1, tokens - 1)
-        )
+        return GeneratedTokens(tokens, (times_s[0], times_s[-1]), (1, tokens - 1))
 
     def gained(self, _sequence: Sequence, _step: int) -> int:
         """Tokens that a decoding sequence gains in a planned step, by its number."""
@@ -322,6 +317,13 @@ class Scheduler:
         if self._decoding.get(sequence.index) is not sequence:
             return sequence.stretches
         return [*sequence.stretches, (sequence.first_step, len(self.ends_s))]
+
+    def _times_s(self, sequence: Sequence) -> array[float]:
+        """End of each step in which it got tokens so far."""
+        times_s = array("d")
+        for first, stop in self._stretches_of(sequence):
+            times_s += self.ends_s[first:stop]
+        return times_s
 
     @property
     def _first_unplanned_step(self) -> int:
