@@ -197,7 +197,7 @@ def test_the_gaps_add_up_to_the_time_between_first_and_last_token() -> None:
 def test_the_same_seed_is_the_same_to_the_last_digit_and_another_is_not() -> None:
     fields = {"draft_tokens": 3, "draft_acceptance_fraction": 0.6}
     first, second = run(**fields), run(**fields)
-    assert first == second
+    assert msgspec.json.encode(first) == msgspec.json.encode(second)
     assert first.records != run(seed=2, **fields).records
 
 

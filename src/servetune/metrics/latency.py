@@ -84,26 +84,23 @@ class Gaps(NamedTuple):
 
 def arrivals_of(records: Sequence[Record]) -> Arrivals:
     """Chunk arrivals of some records."""
-    times_s = array("d")
-    counted: list[IntArray] = []
+    times_s, tokens = array("d"), array("q")
     lengths = np.array([len(record.chunk_times_s) for record in records], dtype=np.int64)
     several = any(len(r.chunk_tokens) or _came_whole(r) for r in records)
     for place, record in enumerate(records):
-        times_s.extend(record.chunk_times_s)
+        times_s += array("d", record.chunk_times_s)
         if not several:
             continue
         if _came_whole(record):
             times_s.append(record.end_s)
-            counted.append(np.array([record.output_tokens]))
+            tokens.append(record.output_tokens)
             lengths[place] = 1
-        elif len(record.chunk_tokens):
-            counted.append(np.asarray(record.chunk_tokens))
-        else:
-            counted.append(np.ones(len(record.chunk_times_s), dtype=np.int64))
-    tokens = np.concatenate(counted, dtype=np.int64) if counted else None
+        else:  # a measured run packs them as narrower integers than these
+            pieces = len(record.chunk_times_s)
+            tokens += array("q", record.chunk_tokens if len(record.chunk_tokens) else [1] * pieces)
     return Arrivals(
         np.frombuffer(times_s) if times_s else np.empty(0),
-        tokens if tokens is not None and len(tokens) else None,
+        np.frombuffer(tokens, dtype=np.int64) if tokens else None,
         lengths,
     )
 

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from array import array
 from collections.abc import Collection
 
 import msgspec
@@ -124,11 +123,10 @@ class PromptStepScheduler(Scheduler):
         if not tokens:
             return GeneratedTokens(0, ())
         if each_token or tokens < 2:
-            times_s = array("d")
+            times_s: list[float] = []
             for first_s, (first, stop) in zip(firsts_s, stretches, strict=True):
-                times_s.append(first_s)
-                times_s += ends_s[first + 1 : stop]
-            return GeneratedTokens(tokens, times_s)
+                times_s += (first_s, *ends_s[first + 1 : stop])
+            return GeneratedTokens(tokens, tuple(times_s))
         first, stop = stretches[-1]
         last_s = ends_s[stop - 1] if stop - first > 1 else firsts_s[-1]
         return GeneratedTokens(tokens, (firsts_s[0], last_s), (1, tokens - 1))

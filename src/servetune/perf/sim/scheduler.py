@@ -30,11 +30,11 @@ from __future__ import annotations
 
 import heapq
 import math
-from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Collection
 from collections.abc import Sequence as Several
+from itertools import chain
 
 from servetune.perf.roofline.step import FloatArray, StepLaw
 from servetune.perf.sim.kvcache import GrowingSequences, Hit, PagedCache, block_keys
@@ -80,7 +80,7 @@ class Scheduler:
     def __init__(
         self, config: SchedulerConfig, law: StepLaw, cache: PagedCache | None = None
     ) -> None:
-        self.ends_s = array("d")
+        self.ends_s: list[float] = []
         self.busy_s = 0.0
         self.preemptions = 0
         self.admitted_prompt_tokens = 0
@@ -239,7 +239,7 @@ class Scheduler:
         if steps > 1 and not self._shares_cache:  # the first step's were taken when it was planned
             self.cache.take(self._growth_blocks(first + 1, steps - 1))
         self._context_tokens += self._growth_tokens(first, steps)
-        self.ends_s.extend(self._planned_ends_s)
+        self.ends_s += self._planned_ends_s
         self.busy_s += self._planned_ends_s[-1] - self._start_s
         self._planned_ends_s = []
         ended = self._decodes_done(first + steps)
@@ -318,12 +318,10 @@ class Scheduler:
             return sequence.stretches
         return [*sequence.stretches, (sequence.first_step, len(self.ends_s))]
 
-    def _times_s(self, sequence: Sequence) -> array[float]:
+    def _times_s(self, sequence: Sequence) -> tuple[float, ...]:
         """End of each step in which it got tokens so far."""
-        times_s = array("d")
-        for first, stop in self._stretches_of(sequence):
-            times_s += self.ends_s[first:stop]
-        return times_s
+        stretches = self._stretches_of(sequence)
+        return tuple(chain.from_iterable(self.ends_s[first:stop] for first, stop in stretches))
 
     @property
     def _first_unplanned_step(self) -> int:

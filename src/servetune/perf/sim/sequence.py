@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence as Several
 from typing import Literal
 
 import msgspec
@@ -59,8 +58,8 @@ class GeneratedTokens(msgspec.Struct, frozen=True):
     """
 
     tokens: int
-    times_s: Several[float]
-    chunk_tokens: Several[int] = ()
+    times_s: tuple[float, ...]
+    chunk_tokens: tuple[int, ...] = ()
 
     def until(self, time_s: float, *, each_token: bool) -> GeneratedTokens:
         """Tokens by a time.

@@ -18,7 +18,6 @@ token.
 
 from __future__ import annotations
 
-from array import array
 from functools import lru_cache
 
 import msgspec
@@ -117,14 +116,6 @@ class _Ledger:
         self.blocks[start:stop] += sign * growth.taken[skip:]
 
 
-_NO_PIECES = array("h")
-
-
-def _packed(pieces: GainArray) -> array[int]:
-    """The same numbers as records have them."""
-    return array("h", pieces.tobytes())
-
-
 def _sum(counts: IntArray, first: int, steps: int) -> int:
     """Sum over some steps; beyond its end a ledger has nothing."""
     if steps == 1 and first < len(counts):
@@ -145,17 +136,17 @@ class SpeculativeScheduler(Scheduler):
         self._ledger = _Ledger()
         self._growths: dict[int, _Growth] = {}  # of decoding sequences, by index
         self._luck: dict[int, GainArray] = {}  # gains that are still to come, by index
-        self._pieces: dict[int, array[int]] = {}  # tokens in each step of past stretches, by index
+        self._pieces: dict[int, tuple[int, ...]] = {}  # tokens of past steps, by index
 
     def generated_tokens(self, sequence: Sequence, *, each_token: bool = True) -> GeneratedTokens:
         """Tokens of a sequence; a piece has the tokens of one step."""
         times_s = self._times_s(sequence)
-        pieces = self._pieces.get(sequence.index, _NO_PIECES)
+        pieces = self._pieces.get(sequence.index, ())
         missing = len(times_s) - len(pieces)
         if missing and sequence.index in self._growths:
-            pieces = pieces + _packed(self._growths[sequence.index].pieces[:missing])
+            pieces += tuple(self._growths[sequence.index].pieces[:missing].tolist())
         elif missing:  # it ended with its prompt's step
-            pieces = pieces + array("h", [1])
+            pieces += (1,)
         tokens = sum(pieces)
         if each_token or len(pieces) < 2:
             return GeneratedTokens(tokens, times_s, pieces)
@@ -212,8 +203,8 @@ class SpeculativeScheduler(Scheduler):
         self._answering.pop(sequence.index, None)
         self._context_tokens -= growth.length + gained
         sequence.stretches.append((sequence.first_step, next_step))
-        pieces = self._pieces.get(sequence.index, _NO_PIECES)
-        self._pieces[sequence.index] = pieces + _packed(growth.pieces[: steps + 1])
+        pieces = tuple(growth.pieces[: steps + 1].tolist())
+        self._pieces[sequence.index] = self._pieces.get(sequence.index, ()) + pieces
         sequence.generated += 1 + gained
         self._luck[sequence.index] = self._luck[sequence.index][steps:]
 
