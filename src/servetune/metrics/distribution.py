@@ -32,18 +32,24 @@ def field_of_percentile(name: str, percent: float) -> str:
     return f"median_{name}_ms" if percent == 50 else f"p{percent:g}_{name}_ms"
 
 
-def statistics(name: str, values_ms: FloatArray) -> dict[str, float | None]:
-    """Mean, standard deviation and usual percentiles; reorders the values in place."""
-    fields = (
-        f"mean_{name}_ms",
-        f"std_{name}_ms",
-        *(field_of_percentile(name, percent) for percent in SHOWN),
-    )
-    if not len(values_ms):
-        return dict.fromkeys(fields)
-    mean, std = values_ms.mean(), values_ms.std()
-    percentiles = np.percentile(values_ms, SHOWN, overwrite_input=True)
-    return dict(zip(fields, map(float, (mean, std, *percentiles)), strict=True))
+def statistics(
+    name: str, values_ms: FloatArray, percentiles: Iterable[float]
+) -> tuple[dict[str, float | None], dict[str, float | None]]:
+    """Statistics of one latency; reorders the values in place.
+
+    Returns:
+        Mean, standard deviation and usual percentiles by result field; these percentiles and those
+        asked for by percent.
+    """
+    some = len(values_ms) > 0
+    fields = {
+        f"mean_{name}_ms": float(values_ms.mean()) if some else None,
+        f"std_{name}_ms": float(values_ms.std()) if some else None,
+    }
+    by_percent = quantiles(values_ms, sorted({*SHOWN, *percentiles}))
+    for percent in SHOWN:
+        fields[field_of_percentile(name, percent)] = by_percent[f"{percent:g}"]
+    return fields, by_percent
 
 
 def quantiles(values_ms: FloatArray, percentiles: Sequence[float]) -> dict[str, float | None]:

@@ -88,16 +88,16 @@ def arrivals_of(records: Sequence[Record]) -> Arrivals:
     lengths = np.array([len(record.chunk_times_s) for record in records], dtype=np.int64)
     several = any(len(r.chunk_tokens) or _came_whole(r) for r in records)
     for place, record in enumerate(records):
-        times_s.extend(record.chunk_times_s)
+        times_s += array("d", record.chunk_times_s)
         if not several:
             continue
         if _came_whole(record):
             times_s.append(record.end_s)
             tokens.append(record.output_tokens)
             lengths[place] = 1
-        else:
-            # One by one: a measured run packs them as narrower integers than these.
-            tokens.extend(iter(record.chunk_tokens if len(record.chunk_tokens) else _ones(record)))
+        else:  # a measured run packs them as narrower integers than these
+            pieces = len(record.chunk_times_s)
+            tokens += array("q", record.chunk_tokens if len(record.chunk_tokens) else [1] * pieces)
     return Arrivals(
         np.frombuffer(times_s) if times_s else np.empty(0),
         np.frombuffer(tokens, dtype=np.int64) if tokens else None,
@@ -144,15 +144,12 @@ def gaps_between(
 def gaps_of(records: Sequence[Record]) -> Gaps:
     """Inter-token gaps of some records, in batches to bound memory; see `gaps_between`."""
     counts = np.zeros(len(records), dtype=np.int64)
-    # Into one array: a million small ones would take more room than what they hold.
-    seconds: FloatArray = np.empty(sum(map(_most_gaps, records)))
-    filled = 0
+    seconds = array("d")
     for batch in _batches(records):
         gaps = gaps_between(arrivals_of(records[batch.start : batch.stop]))
-        seconds[filled : filled + len(gaps.seconds)] = gaps.seconds
+        seconds.frombytes(gaps.seconds.tobytes())
         counts[batch.start : batch.stop] = gaps.counts
-        filled += len(gaps.seconds)
-    return Gaps(seconds[:filled], counts)
+    return Gaps(np.frombuffer(seconds) if seconds else np.empty(0), counts)
 
 
 def _with_tokens(arrivals: Arrivals) -> Arrivals:
@@ -177,16 +174,6 @@ def _sums(values: BoolArray | IntArray, lengths: IntArray, starts: IntArray) -> 
 
 def _came_whole(record: Record) -> bool:
     return record.output_tokens > 0 and not len(record.chunk_times_s)
-
-
-def _ones(record: Record) -> tuple[int, ...]:
-    return (1,) * len(record.chunk_times_s)
-
-
-def _most_gaps(record: Record) -> int:
-    if not len(record.chunk_tokens):
-        return max(len(record.chunk_times_s) - 1, 0)
-    return int(np.maximum(np.asarray(record.chunk_tokens), 0).sum())
 
 
 def _batches(records: Sequence[Record]) -> Iterator[range]:

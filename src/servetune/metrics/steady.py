@@ -28,11 +28,9 @@ import numpy as np
 from servetune.json_value import JsonObject
 from servetune.metrics.columns import BoolArray, Columns, FloatArray, IntArray, columns_of, known
 from servetune.metrics.distribution import (
-    SHOWN,
     RunRecords,
     field_of_percentile,
     latency_intervals,
-    quantiles,
     statistics,
 )
 from servetune.metrics.intervals import rate_interval, student_t
@@ -380,11 +378,10 @@ def _rates(
 def _latency(
     name: str, values_ms: FloatArray, percentiles: Sequence[float]
 ) -> dict[str, float | None]:
-    results = statistics(name, values_ms)
-    further = [percent for percent in percentiles if percent not in SHOWN]
-    for percent, value in quantiles(values_ms, further).items():
-        results[field_of_percentile(name, float(percent))] = value
-    return results
+    fields, by_percent = statistics(name, values_ms, percentiles)
+    for percent, value in by_percent.items():
+        fields[field_of_percentile(name, float(percent))] = value
+    return fields
 
 
 def _in_ms(gaps: Gaps) -> FloatArray:

@@ -19,7 +19,6 @@ from servetune.metrics.distribution import (
     RunRecords,
     described,
     latency_intervals,
-    quantiles,
     statistics,
 )
 from servetune.metrics.intervals import rate_interval
@@ -150,8 +149,8 @@ def _latencies(answered: Columns, gaps_s: FloatArray, percentiles: Sequence[floa
     for name, values_s in distributions.items():
         # In place: a million requests have gigabytes of gaps, which are not used again.
         values_ms = np.multiply(values_s, MS_PER_S, out=values_s)
-        results |= statistics(name, values_ms)
-        grids[f"{name}_ms"] = quantiles(values_ms, percentiles)
+        fields, grids[f"{name}_ms"] = statistics(name, values_ms, percentiles)
+        results |= fields
     return {**results, "quantiles": grids}
 
 

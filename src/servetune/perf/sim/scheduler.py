@@ -290,16 +290,11 @@ class Scheduler:
             sequence: Sequence that was enqueued here.
             each_token: Otherwise an answer is two pieces, its first token and the rest.
         """
-        stretches, ends_s = self._stretches_of(sequence), self.ends_s
-        tokens = sum(stop - first for first, stop in stretches)
-        if each_token:
-            times_s = tuple(chain.from_iterable(ends_s[first:stop] for first, stop in stretches))
+        times_s = self._times_s(sequence)
+        tokens = len(times_s)
+        if each_token or tokens < 2:
             return GeneratedTokens(tokens, times_s)
-        if tokens < 2:
-            return GeneratedTokens(tokens, tuple(ends_s[first] for first, _ in stretches))
-        return GeneratedTokens(
-            tokens, (ends_s[stretches[0][0]], ends_s[stretches[-1][1] - 1]), (1, tokens - 1)
-        )
+        return GeneratedTokens(tokens, (times_s[0], times_s[-1]), (1, tokens - 1))
 
     def gained(self, _sequence: Sequence, _step: int) -> int:
         """Tokens that a decoding sequence gains in a planned step, by its number."""
@@ -322,6 +317,11 @@ class Scheduler:
         if self._decoding.get(sequence.index) is not sequence:
             return sequence.stretches
         return [*sequence.stretches, (sequence.first_step, len(self.ends_s))]
+
+    def _times_s(self, sequence: Sequence) -> tuple[float, ...]:
+        """End of each step in which it got tokens so far."""
+        stretches = self._stretches_of(sequence)
+        return tuple(chain.from_iterable(self.ends_s[first:stop] for first, stop in stretches))
 
     @property
     def _first_unplanned_step(self) -> int:

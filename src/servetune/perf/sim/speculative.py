@@ -18,7 +18,7 @@ token.
 
 from __future__ import annotations
 
-from itertools import chain
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -29,14 +29,17 @@ from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.sequence import GeneratedTokens, SchedulerConfig, Sequence
 
 IntArray = np.ndarray[tuple[int], np.dtype[np.int64]]
+GainArray = np.ndarray[tuple[int], np.dtype[np.int16]]
 
 _LEDGER_STEPS = 4096
 
 
-def gains_of(seed: int, index: int, steps: int, drafts: int, accepted: float) -> IntArray:
+@lru_cache(maxsize=8192)
+def gains_of(seed: int, index: int, steps: int, drafts: int, accepted: float) -> GainArray:
     """Tokens that one sequence gains in each of its verifications; shape (steps,), 1 to k + 1.
 
-    The number of coins up to the first tail is geometric, so one draw stands for all k.
+    The number of coins up to the first tail is geometric, so one draw stands for all k. Trials of
+    one workload toss the same coins, so those of the last sequences are kept, read-only.
 
     Args:
         seed: Seed of the run.
@@ -46,9 +49,12 @@ def gains_of(seed: int, index: int, steps: int, drafts: int, accepted: float) ->
         accepted: Chance that a draft is right if those before it were.
     """
     if accepted in (0.0, 1.0):
-        return np.full(steps, 1 + drafts * int(accepted), dtype=np.int64)
-    tails = np.random.default_rng((seed, index)).geometric(1 - accepted, steps)
-    return np.minimum(tails, drafts + 1).astype(np.int64)
+        gains = np.full(steps, 1 + drafts * int(accepted), dtype=np.int16)
+    else:
+        tails = np.random.default_rng((seed, index)).geometric(1 - accepted, steps)
+        gains = np.minimum(tails, drafts + 1).astype(np.int16)
+    gains.flags.writeable = False
+    return gains
 
 
 class _Growth(msgspec.Struct, eq=False):
@@ -58,22 +64,31 @@ class _Growth(msgspec.Struct, eq=False):
         first: The first step that verifies drafts.
         length: Tokens in the cache before it.
         held: Blocks before it.
-        gains: Tokens gained.
+        pieces: Token of the prompt's last step, and those gained in each step after it; one entry
+            more than the others.
         total: Sum of gains up to and including the step.
         blocks: Held from the step on.
-        taken: Blocks that the step takes.
     """
 
     first: int
     length: int
     held: int
-    gains: IntArray
+    pieces: GainArray
     total: IntArray
     blocks: IntArray
 
     @property
+    def gains(self) -> GainArray:
+        """Tokens gained in each step."""
+        return self.pieces[1:]
+
+    @property
     def taken(self) -> IntArray:
-        return np.diff(self.blocks, prepend=self.held)
+        """Blocks that each step takes."""
+        taken = self.blocks.copy()
+        taken[0] -= self.held
+        taken[1:] -= self.blocks[:-1]
+        return taken
 
     def gained(self, steps: int) -> int:
         """Tokens of the first `steps` steps."""
@@ -89,15 +104,23 @@ class _Ledger:
 
     def write(self, growth: _Growth, sign: int, *, skip: int = 0) -> None:
         """Enter a sequence's growth, or take it out from its step number `skip` on."""
-        if skip == len(growth.gains):
+        steps = len(growth.total)
+        if skip == steps:
             return
-        stop = growth.first + len(growth.gains)
+        stop = growth.first + steps
         while stop > len(self.tokens):
             self.tokens = np.concatenate([self.tokens, np.zeros_like(self.tokens)])
             self.blocks = np.concatenate([self.blocks, np.zeros_like(self.blocks)])
         start = growth.first + skip
         self.tokens[start:stop] += sign * growth.gains[skip:]
         self.blocks[start:stop] += sign * growth.taken[skip:]
+
+
+def _sum(counts: IntArray, first: int, steps: int) -> int:
+    """Sum over some steps; beyond its end a ledger has nothing."""
+    if steps == 1 and first < len(counts):
+        return int(counts[first])
+    return int(counts[first : first + steps].sum())
 
 
 class SpeculativeScheduler(Scheduler):
@@ -112,20 +135,18 @@ class SpeculativeScheduler(Scheduler):
         assert not config.async_scheduling
         self._ledger = _Ledger()
         self._growths: dict[int, _Growth] = {}  # of decoding sequences, by index
-        self._luck: dict[int, IntArray] = {}  # gains that are still to come, by index
-        self._chunks: dict[int, list[tuple[int, ...]]] = {}  # per stretch, tokens in each step
+        self._luck: dict[int, GainArray] = {}  # gains that are still to come, by index
+        self._pieces: dict[int, tuple[int, ...]] = {}  # tokens of past steps, by index
 
     def generated_tokens(self, sequence: Sequence, *, each_token: bool = True) -> GeneratedTokens:
         """Tokens of a sequence; a piece has the tokens of one step."""
-        stretches, ends_s = self._stretches_of(sequence), self.ends_s
-        chunks = list(self._chunks.get(sequence.index, ()))
-        if len(stretches) > len(chunks) and sequence.index in self._growths:
-            first, stop = stretches[-1]
-            chunks.append(self._pieces(self._growths[sequence.index], stop - first))
-        elif len(stretches) > len(chunks):  # it ended with its prompt's step
-            chunks.append((1,))
-        pieces = tuple(chain.from_iterable(chunks))
-        times_s = tuple(end_s for first, stop in stretches for end_s in ends_s[first:stop])
+        times_s = self._times_s(sequence)
+        pieces = self._pieces.get(sequence.index, ())
+        missing = len(times_s) - len(pieces)
+        if missing and sequence.index in self._growths:
+            pieces += tuple(self._growths[sequence.index].pieces[:missing].tolist())
+        elif missing:  # it ended with its prompt's step
+            pieces += (1,)
         tokens = sum(pieces)
         if each_token or len(pieces) < 2:
             return GeneratedTokens(tokens, times_s, pieces)
@@ -139,13 +160,8 @@ class SpeculativeScheduler(Scheduler):
 
     def forget(self, sequence: Sequence) -> None:
         """Drop the data of a sequence whose answer has been read."""
-        self._chunks.pop(sequence.index, None)
+        self._pieces.pop(sequence.index, None)
         self._luck.pop(sequence.index, None)
-
-    @staticmethod
-    def _pieces(growth: _Growth, steps: int) -> tuple[int, ...]:
-        """Tokens of the prompt's last step, and of those that followed; `steps` in all."""
-        return (1, *growth.gains[: steps - 1].tolist()) if steps > 0 else ()
 
     def _join_batch(self, sequence: Sequence, step: int, length_at_step_0: int) -> None:
         config, cache = self._config, self.cache
@@ -159,17 +175,21 @@ class SpeculativeScheduler(Scheduler):
                 config.draft_tokens,
                 config.draft_acceptance_fraction,
             )
-        total = np.cumsum(luck[:left])
-        steps = int(np.searchsorted(total, left)) + 1
+        total = luck[:left].cumsum(dtype=np.int64)
+        steps = int(total.searchsorted(left)) + 1
         total = total[:steps]
-        gains = luck[:steps].copy()
-        gains[-1] -= total[-1] - left  # what is verified beyond the last token is thrown away
+        pieces = np.ones(steps + 1, dtype=np.int16)
+        pieces[1:] = luck[:steps]
+        pieces[-1] -= total[-1] - left  # what is verified beyond the last token is thrown away
         total[-1] = left
-        before = sequence.computed + total - gains
-        margin_tokens = self.tokens_each + config.lookahead_tokens
-        blocks = cache.state_blocks - (-(before + margin_tokens) // cache.block_tokens)
+        # A step's blocks are those of what came before it, its own tokens and the drafter's.
+        blocks = np.zeros_like(total)
+        blocks[1:] = total[:-1]
+        blocks += sequence.computed + self.tokens_each + config.lookahead_tokens - 1
+        blocks //= cache.block_tokens
+        blocks += cache.state_blocks + 1
         held = cache.blocks_for(sequence.computed + config.lookahead_tokens)
-        growth = _Growth(step + 1, sequence.computed, held, gains, total, blocks)
+        growth = _Growth(step + 1, sequence.computed, held, pieces, total, blocks)
         self._growths[sequence.index] = growth
         self._ledger.write(growth, 1)
         self._enter_batch(sequence, step, step + steps, length_at_step_0)
@@ -183,7 +203,8 @@ class SpeculativeScheduler(Scheduler):
         self._answering.pop(sequence.index, None)
         self._context_tokens -= growth.length + gained
         sequence.stretches.append((sequence.first_step, next_step))
-        self._chunks.setdefault(sequence.index, []).append(self._pieces(growth, steps + 1))
+        pieces = tuple(growth.pieces[: steps + 1].tolist())
+        self._pieces[sequence.index] = self._pieces.get(sequence.index, ()) + pieces
         sequence.generated += 1 + gained
         self._luck[sequence.index] = self._luck[sequence.index][steps:]
 
@@ -207,18 +228,18 @@ class SpeculativeScheduler(Scheduler):
         return blocks_for(length + lookahead_tokens) - blocks_for(held_tokens)
 
     def _growth_blocks(self, first_step: int, steps: int) -> int:
-        return int(self._ledger.blocks[first_step : first_step + steps].sum())
+        return _sum(self._ledger.blocks, first_step, steps)
 
     def _growth_tokens(self, first_step: int, steps: int) -> int:
-        return int(self._ledger.tokens[first_step : first_step + steps].sum())
+        return _sum(self._ledger.tokens, first_step, steps)
 
     def _steps_that_fit(self, first_step: int, most_steps: int) -> int:
-        taken = np.cumsum(self._ledger.blocks[first_step : first_step + most_steps])
-        return int(np.searchsorted(taken, self._free_ahead, side="right"))
+        taken = self._ledger.blocks[first_step : first_step + most_steps].cumsum()
+        return int(taken.searchsorted(self._free_ahead, side="right"))
 
     def _decode_durations_s(self, context_tokens: int, steps: int) -> FloatArray:
         first = len(self.ends_s)
         gained = self._ledger.tokens[first : first + steps - 1]
         contexts = np.full(steps, float(context_tokens))
-        contexts[1:] += np.cumsum(gained)
+        contexts[1:] += gained.cumsum()
         return self._law.decode_steps_s(len(self._decoding), contexts)

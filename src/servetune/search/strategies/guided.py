@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servetune.search.beliefs import Array, Beliefs, Factor, Forecast, normals, sampled
+from servetune.search.blas_threads import by_one_thread
 from servetune.search.starts import Starts
 from servetune.search.strategies.strategy import ALL_MEASURED, Outcome, Point, Stop
 
@@ -217,6 +218,7 @@ class Guided:
             self._able[kind] = False
         return True
 
+    @by_one_thread
     def _decide(self, chosen: int | None = None, *, among: Collection[int] = ()) -> _Answer:
         """Decision by what is known: a choice of one's own, and the next one among some points."""
         beliefs = self._beliefs()
