@@ -226,6 +226,7 @@ class Metadata(_JsonFields):
     engine = _Field(str, "framework")
     gpu_type = _Field(str)
     gpu_count = _Field(int)
+    gpu_memory_bytes = _Field(float)
     gpus_used = _Field(int)
     instance_type = _Field(str)
     price_per_hour_usd = _Field(float)
@@ -241,6 +242,8 @@ class Metadata(_JsonFields):
     objective = _Field(str)
     ladder = _Field(bool)
     urls = _Field(list[str])
+    job = _Field(str)
+    job_arn = _Field(str)
 
 
 class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
