@@ -131,7 +131,7 @@ def planned(pilot, pilot_new, *, paired, conditions):
             for side in (pilot, pilot_new)
         ]
         values = logs[1] - logs[0] if paired else logs[0]
-        spread = likely_most(float(np.std(values, ddof=1)), PILOT - 1)
+        spread = likely_most(float(np.std(values, ddof=1)), PILOT - 1, paired=paired)
         threshold = condition.threshold(Difference(base=1.0, new=None))
         needed = runs_needed(
             abs(math.log1p(threshold)), math.ceil(spread * 1e6 / 500) * 500, paired

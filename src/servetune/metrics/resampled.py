@@ -8,7 +8,10 @@ stretches. Its standard error is widened for the few blocks, and Student's t giv
 Rates are over equal slices of time between the ramp-up and the drain of the run: these are the same
 in every run of a load, so they add nothing to what differs between two.
 
-A percentile with fewer than `LEAST_BEYOND` values beyond it has no interval.
+A percentile with fewer than `LEAST_BEYOND` values beyond it has no interval. Nor has a metric whose
+requests are so much alike for so long, as in a long queue, that the run holds fewer independent
+stretches than blocks (`independent_stretches`): the blocks are then alike as well, and intervals of
+them called a tenth of equal runs different (`benchmarks/metrics/regression_gate.py`).
 """
 
 from __future__ import annotations
@@ -51,7 +54,8 @@ def resampled_reaches(records: Sequence[Record], *, seed: int = 0) -> dict[str, 
 
     Returns:
         Reach by result field: the interval of a value goes from `value * exp(-reach)` to
-        `value * exp(reach)`. Metrics of too few requests are absent.
+        `value * exp(reach)`. It is infinite of metrics of which the run holds too few independent
+        stretches. Metrics of too few requests are absent.
 
     Raises:
         InputError: SciPy is not installed.
@@ -62,14 +66,32 @@ def resampled_reaches(records: Sequence[Record], *, seed: int = 0) -> dict[str, 
     return {
         field: reach
         for field, blocks, statistic in _statistics(answered, columns_of(answered))
-        if (reach := _reach(blocks, statistic, seed)) is not None
+        if (reach := _reach(blocks, statistic, seed) if blocks else math.inf) is not None
     }
+
+
+def independent_stretches(values: FloatArray) -> float:
+    """Number of independent values that tell as much of the mean as these, which are in order.
+
+    It is their number over the sum of the correlations of all distances, both directions counted.
+    Sums of two neighbouring correlations are added up to the first that is not positive (Geyer,
+    Statistical Science 7, 1992), as the rest are of chance.
+    """
+    count = len(values)
+    centred = values - values.mean()
+    spectrum = np.fft.rfft(centred, 2 * count)
+    products = np.fft.irfft(spectrum * np.conj(spectrum))[: count - count % 2]
+    if not products[0] > LEAST_REACH**2 * count:
+        return float(count)
+    pairs = products.reshape(-1, 2).sum(axis=1) / products[0]
+    end = int(np.argmax(pairs <= 0)) if (pairs <= 0).any() else len(pairs)
+    return count / max(2 * float(pairs[:end].sum()) - 1, 1.0)
 
 
 def _statistics(
     answered: Sequence[Record], columns: Columns
 ) -> Iterator[tuple[str, int, _OfCounts]]:
-    """Field, number of blocks and statistic of each metric."""
+    """Field, number of blocks (0: too few are independent) and statistic of each metric."""
     for name, amounts in (
         ("request_throughput", np.ones(len(columns))),
         ("output_throughput", columns.output_tokens),
@@ -79,14 +101,25 @@ def _statistics(
     gaps = gaps_of(answered)
     owners = np.repeat(np.arange(len(answered)), gaps.counts)
     own = np.arange(len(answered))
-    for metric, values_s, of in (
-        ("ttft", columns.ttft_s, own),
-        ("tpot", columns.tpot_s, own),
-        ("e2e_latency", columns.e2e_s, own),
-        ("itl", gaps.seconds, owners),
+    for metric, values_s, of, of_requests_s in (
+        ("ttft", columns.ttft_s, own, columns.ttft_s),
+        ("tpot", columns.tpot_s, own, columns.tpot_s),
+        ("e2e_latency", columns.e2e_s, own, columns.e2e_s),
+        ("itl", gaps.seconds, owners, columns.tpot_s),
     ):
         known = ~np.isnan(values_s)
-        yield from _latency(metric, values_s[known] * MS_PER_S, of[known], len(answered))
+        values_ms = values_s[known] * MS_PER_S
+        whole = _whole_enough(of_requests_s)
+        for field, blocks, statistic in _latency(metric, values_ms, of[known], len(answered)):
+            yield field, blocks if whole else 0, statistic
+
+
+def _whole_enough(of_requests_s: FloatArray) -> bool:
+    """Whether a run holds as many independent stretches of a latency as there are blocks."""
+    known = of_requests_s[~np.isnan(of_requests_s)]
+    if len(known) < LEAST_REQUESTS:
+        return True
+    return independent_stretches(np.log(np.maximum(known, LEAST_REACH))) >= BLOCKS
 
 
 def _latency(

@@ -19,9 +19,9 @@ from servetune.metrics.gate import (
     judge_gate,
     parse_gate,
 )
-from servetune.metrics.resampled import LEAST_BEYOND, LEAST_REQUESTS
+from servetune.metrics.resampled import BLOCKS, LEAST_BEYOND, LEAST_REQUESTS
 from servetune.metrics.run_length import MOST_RUNS, likely_most, runs_for
-from servetune.metrics.slo import LATENCIES
+from servetune.metrics.slo import LATENCIES, field_of
 from servetune.report.alignment import Aligned, align, seed_of, telling_settings
 from servetune.report.changes import (
     TOLERANCE,
@@ -31,6 +31,7 @@ from servetune.report.changes import (
     difference_in,
     judged,
 )
+from servetune.report.quantities import QUANTITIES
 from servetune.report.ranking import label_of
 from servetune.store.schema import TrialRecord
 
@@ -501,7 +502,7 @@ def _length_of(
     *,
     paired: bool,
 ) -> RunLength:
-    spread = likely_most(spread, freedom)
+    spread = likely_most(spread, freedom, paired=paired)
     return RunLength(
         condition=condition.label,
         runs=runs_for(effect, spread, paired=paired, tests=tests),
@@ -561,6 +562,13 @@ def _notes(
             )
         elif without:
             yield f"{_unused(without)}: the sampling intervals of its record are used"
+        alike = [QUANTITIES[name].short for name in LATENCIES if _is_too_alike(name, runs)]
+        if alike:
+            yield (
+                f"neighbouring requests of a run are alike in {', '.join(alike)} for so long, as "
+                f"in a long queue, that it holds fewer than {BLOCKS} independent stretches: one "
+                "run a side cannot tell; make runs longer, or repeat them"
+            )
     every = [run.record for side in sides for half in side for run in half]
     foreign = [record.servetune_schema is None for record in every]
     if any(foreign) and not all(foreign):
@@ -586,6 +594,12 @@ def _notes(
             "all runs of one side were made before the other's: what changed in between is part of "
             "the difference; run them in turn"
         )
+
+
+def _is_too_alike(latency: str, runs: Sequence[ComparedRun]) -> bool:
+    """Whether the requests of a run are too much alike in a latency to tell its doubt."""
+    field = field_of(latency)
+    return any(math.isinf((run.reaches or {}).get(field, 0.0)) for run in runs)
 
 
 def _unused(runs: Sequence[ComparedRun]) -> str:
