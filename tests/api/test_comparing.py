@@ -127,6 +127,24 @@ def test_one_run_a_side_is_compared_by_its_requests_as_a_baseline_is(tmp_path):
     assert "one run a side shows nothing" in str(found)
 
 
+def test_what_a_long_queue_hides_cannot_be_told_by_one_run_a_side(tmp_path):
+    rng = np.random.default_rng(4)
+    for name, waits in (("base", (1, 3)), ("new", (1.3, 4.2))):
+        path = tmp_path / name / "bench.jsonl"
+        path.parent.mkdir()
+        ends = {"mean_ttft_ms": [99.0, 101.0]}
+        write_record(path, record(ttft_ms=100.0 * waits[0], results={"intervals": ends}))
+        # The first half waits as long as the other does not: two stretches, and not 400 requests.
+        requests = [requested(index, waits[index < 200], rng) for index in range(400)]
+        write_requests(path.with_name("bench.requests.jsonl"), requests, [None] * 400)
+    found = st.compare(tmp_path / "base", tmp_path / "new", fail_on="ttft>+10%")
+    assert found.comparison.gate[0].verdict == "cannot tell"
+    rows = {row.field: row for row in found.comparison.configurations[0].rows}
+    assert rows["mean_ttft_ms"].method == "none"
+    assert rows["output_throughput"].method == "requests"
+    assert "neighbouring requests of a run are alike in TTFT" in str(found)
+
+
 def requested(index, slower, rng):
     due_s = 0.1 * index
     first_s = due_s + 0.1 * slower * rng.lognormal(0, 0.3)
