@@ -345,9 +345,10 @@ def test_the_requests_of_each_level_are_found_and_those_of_other_runs_are_not(tm
     }
 
 
-def test_a_run_length_is_planned_from_one_side_or_from_pairs(tmp_path):
+def test_a_run_length_is_planned_from_one_side_or_from_pairs(tmp_path, caplog):
     base, again = side(tmp_path / "base"), side(tmp_path / "again", own=5)
     alone = st.compare(base, plan_run=True)
+    assert "10 or more runs of BASE make the plan shorter" in caplog.text
     pairs = st.compare(base, again, plan_run=True)
     by_condition = [
         {each.condition: each for each in found.run_lengths} for found in (alone, pairs)

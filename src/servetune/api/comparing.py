@@ -53,6 +53,8 @@ from servetune.store import (
     write_text,
 )
 
+#: Runs of one side from which on they show well how far runs differ.
+_PILOT = 10
 #: What a side of a comparison may be.
 Side = str | Path | Sequence[str | Path]
 
@@ -536,6 +538,11 @@ def _planned(request: Compare, conditions: tuple[GateCondition, ...]) -> Compare
     _require_usable(side, "BASE", request.base)
     alone = {0} if len(side.usable) == 1 else set()
     lengths = plan_run(_runs(side, alone), conditions)
+    if 1 < len(side.usable) < _PILOT:
+        note(
+            f"note: {len(side.usable)} runs show little of how far runs differ, so that more are "
+            f"planned: {_PILOT} or more runs of BASE make the plan shorter"
+        )
     note(
         "note: equal seeds on both sides need fewer runs: with two runs of each seed of the same "
         "server, servetune compare FIRST SECOND --plan-run says how many"
