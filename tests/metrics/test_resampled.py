@@ -6,8 +6,10 @@ from array import array
 import numpy as np
 import pytest
 
+from servetune.metrics.intervals import independent_stretches
 from servetune.metrics.record import Record
-from servetune.metrics.resampled import independent_stretches, resampled_reaches
+from servetune.metrics.resampled import resampled_reaches
+from servetune.metrics.summary import summarize
 
 
 def run(rng, count=1000, memory=0.0, tokens=3):
@@ -50,6 +52,8 @@ def test_requests_that_share_a_queue_are_not_counted_as_independent():
 def test_a_run_with_fewer_independent_stretches_than_blocks_does_not_tell():
     rng = np.random.default_rng(8)
     short, long = run(rng, memory=0.5), run(rng, memory=0.995)
+    assert "correlated" not in summarize(short, duration_s=101)
+    assert summarize(long, duration_s=101)["correlated"] == ["ttft", "e2e_latency"]
     assert math.isfinite(resampled_reaches(short)["p99_ttft_ms"])
     reaches = resampled_reaches(long)
     assert {name for name, reach in reaches.items() if math.isinf(reach)} == {

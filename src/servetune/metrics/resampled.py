@@ -9,8 +9,8 @@ Rates are over equal slices of time between the ramp-up and the drain of the run
 in every run of a load, so they add nothing to what differs between two.
 
 A percentile with fewer than `LEAST_BEYOND` values beyond it has no interval. Nor has a metric whose
-requests are so much alike for so long, as in a long queue, that the run holds fewer independent
-stretches than blocks (`independent_stretches`): the blocks are then alike as well, and intervals of
+requests are alike for so long, as in a long queue, that the run holds fewer independent stretches
+than blocks (`intervals.correlated_latencies`): the blocks are then alike as well, and intervals of
 them called a tenth of equal runs different (`benchmarks/metrics/regression_gate.py`).
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 
 from servetune.metrics.columns import Columns, FloatArray, IntArray, columns_of
 from servetune.metrics.differences import LEAST_REACH, LEVEL, scipy_part, t_quantile
-from servetune.metrics.intervals import MOST_CORRELATION
+from servetune.metrics.intervals import MOST_CORRELATION, correlated_latencies
 from servetune.metrics.latency import gaps_of
 from servetune.metrics.record import Record
 from servetune.metrics.slo import field_of
@@ -70,24 +70,6 @@ def resampled_reaches(records: Sequence[Record], *, seed: int = 0) -> dict[str, 
     }
 
 
-def independent_stretches(values: FloatArray) -> float:
-    """Number of independent values that tell as much of the mean as these, which are in order.
-
-    It is their number over the sum of the correlations of all distances, both directions counted.
-    Sums of two neighbouring correlations are added up to the first that is not positive (Geyer,
-    Statistical Science 7, 1992), as the rest are of chance.
-    """
-    count = len(values)
-    centred = values - values.mean()
-    spectrum = np.fft.rfft(centred, 2 * count)
-    products = np.fft.irfft(spectrum * np.conj(spectrum))[: count - count % 2]
-    if not products[0] > LEAST_REACH**2 * count:
-        return float(count)
-    pairs = products.reshape(-1, 2).sum(axis=1) / products[0]
-    end = int(np.argmax(pairs <= 0)) if (pairs <= 0).any() else len(pairs)
-    return count / max(2 * float(pairs[:end].sum()) - 1, 1.0)
-
-
 def _statistics(
     answered: Sequence[Record], columns: Columns
 ) -> Iterator[tuple[str, int, _OfCounts]]:
@@ -101,25 +83,17 @@ def _statistics(
     gaps = gaps_of(answered)
     owners = np.repeat(np.arange(len(answered)), gaps.counts)
     own = np.arange(len(answered))
-    for metric, values_s, of, of_requests_s in (
-        ("ttft", columns.ttft_s, own, columns.ttft_s),
-        ("tpot", columns.tpot_s, own, columns.tpot_s),
-        ("e2e_latency", columns.e2e_s, own, columns.e2e_s),
-        ("itl", gaps.seconds, owners, columns.tpot_s),
+    alike = correlated_latencies(columns)
+    for metric, values_s, of in (
+        ("ttft", columns.ttft_s, own),
+        ("tpot", columns.tpot_s, own),
+        ("e2e_latency", columns.e2e_s, own),
+        ("itl", gaps.seconds, owners),
     ):
         known = ~np.isnan(values_s)
         values_ms = values_s[known] * MS_PER_S
-        whole = _whole_enough(of_requests_s)
         for field, blocks, statistic in _latency(metric, values_ms, of[known], len(answered)):
-            yield field, blocks if whole else 0, statistic
-
-
-def _whole_enough(of_requests_s: FloatArray) -> bool:
-    """Whether a run holds as many independent stretches of a latency as there are blocks."""
-    known = of_requests_s[~np.isnan(of_requests_s)]
-    if len(known) < LEAST_REQUESTS:
-        return True
-    return independent_stretches(np.log(np.maximum(known, LEAST_REACH))) >= BLOCKS
+            yield field, 0 if metric in alike else blocks, statistic
 
 
 def _latency(

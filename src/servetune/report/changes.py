@@ -78,6 +78,9 @@ class RunResults(msgspec.Struct, frozen=True, kw_only=True):
         return RunFigure(value, self._ends(quantity, statistic, value, band))
 
     def _ends(self, quantity: str, statistic: str, value: float, band: float | None) -> Ends:
+        alike = self.results.get("correlated")
+        if isinstance(alike, list) and quantity in alike:
+            return None, None
         if self.reaches:
             rate = "output_throughput" if quantity == "cost_per_million_tokens" else quantity
             reach = self.reaches.get(field_of(rate, statistic))

@@ -599,7 +599,11 @@ def _notes(
 def _is_too_alike(latency: str, runs: Sequence[ComparedRun]) -> bool:
     """Whether the requests of a run are too much alike in a latency to tell its doubt."""
     field = field_of(latency)
-    return any(math.isinf((run.reaches or {}).get(field, 0.0)) for run in runs)
+    return any(
+        latency in (run.record.results.correlated or ())
+        or math.isinf((run.reaches or {}).get(field, 0.0))
+        for run in runs
+    )
 
 
 def _unused(runs: Sequence[ComparedRun]) -> str:

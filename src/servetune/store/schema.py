@@ -193,6 +193,7 @@ class Results(_JsonFields):
     p99_e2e_latency_ms = _Field(float)
     quantiles = _Field(dict[str, dict[str, float | None]])
     intervals = _Field(dict[str, list[float | None]])
+    correlated = _Field(list[str])
     concurrency = _Field(float)
     steady = _Field(JsonObject)
     littles_law = _Field(JsonObject)
