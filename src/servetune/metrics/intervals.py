@@ -193,24 +193,23 @@ def correlated_latencies(answered: Columns) -> list[str]:
     """Latencies of which a run's requests hold fewer independent stretches than `BATCHES`.
 
     Intervals of these are too narrow. Gaps between tokens are judged by the mean gap of each
-    request.
+    request; end-to-end latencies, whose lengths hide what is alike in them, also by their parts.
 
     Args:
         answered: Answered requests in order of time.
     """
-    of_requests = {
-        "ttft": answered.ttft_s,
-        "tpot": answered.tpot_s,
-        "itl": answered.tpot_s,
-        "e2e_latency": answered.e2e_s,
-    }
-    found = []
-    for name, values_s in of_requests.items():
-        some_s = known(values_s)
-        if len(some_s) >= _LEAST_CORRELATED:
-            logs = np.log(np.maximum(some_s, _SHORTEST_S))
-            found += [name] if independent_stretches(logs) < BATCHES else []
-    return found
+    ttft, tpot, e2e = (
+        _is_correlated(known(values_s))
+        for values_s in (answered.ttft_s, answered.tpot_s, answered.e2e_s)
+    )
+    verdicts = {"ttft": ttft, "tpot": tpot, "itl": tpot, "e2e_latency": ttft or tpot or e2e}
+    return [name for name, correlated in verdicts.items() if correlated]
+
+
+def _is_correlated(values_s: FloatArray) -> bool:
+    if len(values_s) < _LEAST_CORRELATED:
+        return False
+    return independent_stretches(np.log(np.maximum(values_s, _SHORTEST_S))) < BATCHES
 
 
 def bootstrap_interval(
