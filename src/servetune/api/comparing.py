@@ -12,7 +12,7 @@ from servetune.api.frames import TableRow, Tabular
 from servetune.api.inputs import journals_in, named_files, read_records
 from servetune.api.notes import note, progress
 from servetune.api.request import Request, request_of
-from servetune.errors import ExitStatus, InputError, ServetuneError, StoreError
+from servetune.errors import ExitStatus, InputError, SchemaTooNew, ServetuneError, StoreError
 from servetune.json_value import JsonObject
 from servetune.metrics import Record, summarize
 from servetune.metrics.differences import LEAST_FREEDOM
@@ -364,6 +364,20 @@ class _Side(msgspec.Struct, frozen=True, kw_only=True):
     requests: dict[int, Path]
 
 
+def _read(text: str, name: str) -> _Side:
+    """Records of a side.
+
+    Raises:
+        StoreError: A file cannot be read; the message names the side.
+    """
+    try:
+        return _side(text, name)
+    except SchemaTooNew:
+        raise
+    except StoreError as error:
+        raise StoreError(f"{name}: {error.message}", hint=error.hint) from None
+
+
 def _side(text: str, name: str) -> _Side:
     files = tuple(_files(text, name))
     records: list[TrialRecord] = []
@@ -503,7 +517,7 @@ def _runs(side: _Side, resampled: set[int]) -> list[ComparedRun]:
 def _compared(request: Compare, conditions: tuple[GateCondition, ...]) -> RunComparison:
     """Comparison of the two sides of a request."""
     assert request.new is not None
-    base, now = _side(request.base, "BASE"), _side(request.new, "NEW")
+    base, now = _read(request.base, "BASE"), _read(request.new, "NEW")
     _require_usable(base, "BASE", request.base)
     broken = tuple(failed_configurations(base.records, now.records))
     judged = bool(conditions) and not request.plan_run
@@ -534,7 +548,7 @@ def _planned(request: Compare, conditions: tuple[GateCondition, ...]) -> Compare
     if request.new is not None:
         found = _compared(request, conditions)
         return Compared(run_lengths=found.run_lengths, base=request.base, new=request.new)
-    side = _side(request.base, "BASE")
+    side = _read(request.base, "BASE")
     _require_usable(side, "BASE", request.base)
     alone = {0} if len(side.usable) == 1 else set()
     lengths = plan_run(_runs(side, alone), conditions)

@@ -47,7 +47,7 @@ h1, h2 { overflow-wrap: anywhere; line-height: 1.3 } h2 { font-size: 1.1rem; mar
 .changes .scale { display: flex; justify-content: space-between; color: var(--muted);
   font-size: .85em }
 summary { cursor: pointer; color: var(--muted) } td, th { white-space: nowrap }
-.long td { white-space: normal }
+.gate td:last-child { white-space: normal; min-width: 12rem }
 @media (max-width: 640px) {
   .changes li { grid-template-columns: 1fr auto; margin-bottom: .5rem; font-size: .92em }
   .changes svg { height: 1.2rem }
@@ -92,7 +92,11 @@ def _parts(found: RunComparison, title: str) -> Iterator[str]:
     state = "failed" if found.failed else "passed" if found.gated and not found.undecided else ""
     yield f'<p class="verdict {state}">{escaped(found.words)}</p>'
     if found.gate:
-        yield f'<div class="long">{table_html(GATE_HEADS, map(gate_cells, found.gate))}</div>'
+        heads, *rows = (
+            (gate, verdict, change, configuration)  # on a narrow screen the verdict is seen first
+            for gate, configuration, change, verdict in (GATE_HEADS, *map(gate_cells, found.gate))
+        )
+        yield f'<div class="gate">{table_html(heads, rows)}</div>'
     notes = [
         f"<strong>{line}</strong>" if "SIMULATED" in line else line
         for line in map(escaped, remarks(found))
