@@ -217,7 +217,7 @@ def named_files(paths: Sequence[Path]) -> list[Path]:
             found += _matching(path)
         else:
             found.append(path)
-    runs = {str(path).removesuffix(".jsonl") for path in found if not _ending_beside(path)}
+    runs = {str(path.with_suffix("")) for path in found if path.suffix == ".jsonl"}
     return [
         path
         for path in dict.fromkeys(found)
