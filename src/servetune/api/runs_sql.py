@@ -59,7 +59,8 @@ class QueryRuns(Request, frozen=True, kw_only=True):
         tuple[str, ...],
         argument(
             "Journals (.jsonl), names of runs, summaries or records (.json), Parquet files, "
-            "folders of these or s3://BUCKET/PREFIX; the current folder by default.",
+            "folders of these, patterns in quotes or s3://BUCKET/PREFIX; the current folder by "
+            "default.",
             metavar="[SOURCE..]",
         ),
     ] = ()
