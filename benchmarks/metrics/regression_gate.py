@@ -37,6 +37,7 @@ from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.sim import RunOptions, simulate
 from servetune.plan import Plan
 from servetune.report.changes import RunResults, changes, judged
+from servetune.report.run_comparison import tail_spread
 from servetune.workload import workload_from_client_args
 
 MODEL = "Qwen/Qwen3-4B"
@@ -134,6 +135,8 @@ def planned(pilot, pilot_new, *, paired, conditions):
         ]
         values = logs[1] - logs[0] if paired else logs[0]
         spread = likely_most(float(np.std(values, ddof=1)), len(pilot) - 1, paired=paired)
+        if not paired:
+            spread = max(spread, tail_spread(condition, pilot))
         threshold = condition.threshold(Difference(base=1.0, new=None))
         needed = runs_needed(
             abs(math.log1p(threshold)), math.ceil(spread * 1e6 / 500) * 500, paired
@@ -258,7 +261,9 @@ def main():
                 rng = np.random.default_rng(11)
                 pools = {}
                 for kind, slower in (("base", 1), ("same", 1), ("slow", 1 / 0.95), ("tail", tail)):
-                    factors = slower * np.exp(noise * rng.normal(size=given.runs))
+                    drawn_noise = rng.normal(size=given.runs)
+                    drawn_noise -= drawn_noise.mean()  # so that a pool is as much slower as it says
+                    factors = slower * np.exp(noise * drawn_noise)
                     jobs = [
                         (args, seed, float(factor), kind in ("base", "same") and seed <= RESAMPLED)
                         for seed, factor in zip(seeds, factors, strict=True)

@@ -360,6 +360,18 @@ def test_a_run_length_is_planned_from_one_side_or_from_pairs(tmp_path, caplog):
     assert "requests each" in str(alone)
 
 
+def test_a_percentile_at_a_cliff_is_planned_as_if_seeds_could_jump(tmp_path):
+    """Five runs whose p99 is the same to 0.4%, with and without a jump just above it."""
+    planned = []
+    for name, beyond_ms in (("even", 306.0), ("cliff", 420.0)):
+        grid = {"ttft_ms": {"98": 294.0, "99": 300.0, "99.5": beyond_ms}}
+        base = side(tmp_path / name, seeds=[1] * 5, results={"quantiles": grid})
+        (only,) = st.compare(base, plan_run=True, fail_on="ttft:p99>+10%").run_lengths
+        planned.append(only.runs)
+    assert planned[0] < 10
+    assert planned[1] > 25
+
+
 def test_junit_and_markdown_hold_the_verdicts_and_escape_what_they_quote(tmp_path):
     base = side(tmp_path / "base", server={"x": '<&"\x1b|\ufffe'})
     worse = side(tmp_path / "worse", slower=1.1, own=1, server={"x": "b"})
