@@ -1,6 +1,7 @@
 """False alarms and power of `servetune compare`, on simulated runs whose truth is known.
 
     python benchmarks/metrics/regression_gate.py [--runs 80] [--trials 300] [--workers 2]
+    python benchmarks/metrics/regression_gate.py --single --runs 30 --only "5 requests"
 
 Each run is one of `perf/sim` with lengths and arrivals of its own seed on a machine whose every
 time is multiplied by exp(N(0, s)): what differs from run to run, s = 0.5% and 2%. A is that
@@ -243,6 +244,7 @@ def main():
     parser.add_argument("--trials", type=int, default=300)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", default="")
+    parser.add_argument("--single", action="store_true", help="one run a side alone")
     given = parser.parse_args()
     began_s = time.monotonic()
     singles, alarms, drawn = [], 0, 0
@@ -256,11 +258,13 @@ def main():
             if given.only not in name:
                 continue
             seeds = range(1, given.runs + 1)
-            tail = slowdown(pool, args, seeds, 1.1)
+            kinds = [("base", 1.0), ("same", 1.0)]
+            if not given.single:
+                kinds += [("slow", 1 / 0.95), ("tail", slowdown(pool, args, seeds, 1.1))]
             for noise in NOISES:
                 rng = np.random.default_rng(11)
                 pools = {}
-                for kind, slower in (("base", 1), ("same", 1), ("slow", 1 / 0.95), ("tail", tail)):
+                for kind, slower in kinds:
                     drawn_noise = rng.normal(size=given.runs)
                     drawn_noise -= drawn_noise.mean()  # so that a pool is as much slower as it says
                     factors = slower * np.exp(noise * drawn_noise)
@@ -272,7 +276,7 @@ def main():
                     pools[kind] = [results for results, _ in found]
                     pools.setdefault("iid", []).append([iid for _, iid in found])
                 singles.append((name, noise, pools))
-                for pilots, paired in PILOTS:
+                for pilots, paired in () if given.single else PILOTS:
                     throughput = "max_concurrency" in args or "workload" in args
                     one = judge(name, noise, pools, given.trials, pilots, paired, throughput)
                     alarms, drawn = alarms + one[0], drawn + one[1]
