@@ -1,6 +1,7 @@
 """False alarms and power of `servetune compare`, on simulated runs whose truth is known.
 
     python benchmarks/metrics/regression_gate.py [--runs 80] [--trials 300] [--workers 2]
+    python benchmarks/metrics/regression_gate.py --single --runs 30 --only "5 requests"
 
 Each run is one of `perf/sim` with lengths and arrivals of its own seed on a machine whose every
 time is multiplied by exp(N(0, s)): what differs from run to run, s = 0.5% and 2%. A is that
@@ -8,10 +9,11 @@ machine; "-5%" has every time divided by 0.95, so that a closed loop has 5% less
 is as much slower as makes the p99 of the time to first token 10% longer on average over the
 seeds, without machine noise.
 
-A trial draws 5 pilot runs of A, asks them for the recommended run length (as `--plan-run` does),
-draws as many runs of both sides, and asks the gate `ttft:p99>+10%;output_throughput<-5%`. "pairs"
-have the same seeds on both sides, and the pilot is 5 such pairs. Runs are drawn with replacement
-from a pool of `--runs` for each side, and of "runs" both sides of A/A from the same pool.
+A trial draws 5 or 10 pilot runs of A, asks them for the recommended run length (as `--plan-run`
+does), draws as many runs of both sides, 200 at most, and asks the gate
+`ttft:p99>+10%;output_throughput<-5%`. "pairs" have the same seeds on both sides, and the pilot is
+5 such pairs. Runs are drawn with replacement from a pool of `--runs` for each side, and of "runs"
+both sides of A/A from the same pool.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.sim import RunOptions, simulate
 from servetune.plan import Plan
 from servetune.report.changes import RunResults, changes, judged
+from servetune.report.run_comparison import tail_spread
 from servetune.workload import workload_from_client_args
 
 MODEL = "Qwen/Qwen3-4B"
@@ -62,7 +65,8 @@ SCENARIOS = {
 }  # fmt: skip
 NOISES = (0.005, 0.02)
 GATE = parse_gate("ttft:p99>+10%;output_throughput<-5%")
-PILOT = 5
+#: Pilot runs or pairs, and whether they are pairs.
+PILOTS = ((5, False), (10, False), (5, True))
 #: Runs whose requests are resampled, for comparisons of one run a side.
 RESAMPLED = 30
 
@@ -131,7 +135,9 @@ def planned(pilot, pilot_new, *, paired, conditions):
             for side in (pilot, pilot_new)
         ]
         values = logs[1] - logs[0] if paired else logs[0]
-        spread = likely_most(float(np.std(values, ddof=1)), PILOT - 1)
+        spread = likely_most(float(np.std(values, ddof=1)), len(pilot) - 1, paired=paired)
+        if not paired:
+            spread = max(spread, tail_spread(condition, pilot))
         threshold = condition.threshold(Difference(base=1.0, new=None))
         needed = runs_needed(
             abs(math.log1p(threshold)), math.ceil(spread * 1e6 / 500) * 500, paired
@@ -169,7 +175,7 @@ def count(runs):
     return f"{runs:4.0f}" if runs <= MOST_RUNS else f">{MOST_RUNS}"
 
 
-def judge(name, noise, pools, trials, paired, throughput):
+def judge(name, noise, pools, trials, pilots, paired, throughput):
     """Line of a scenario: run length, false alarms and power."""
     rng = np.random.default_rng(7)
     size = len(pools["base"])
@@ -177,7 +183,7 @@ def judge(name, noise, pools, trials, paired, throughput):
     lengths, drawn = [], 0
     alarms = table = boot = caught_rate = caught_tail = undecided = 0
     for trial in range(trials):
-        pilot = rng.integers(size, size=PILOT)
+        pilot = rng.integers(size, size=pilots)
         runs = planned([pools["base"][i] for i in pilot], [pools["same"][i] for i in pilot],
                        paired=paired, conditions=conditions)  # fmt: skip
         lengths.append(runs)
@@ -199,7 +205,7 @@ def judge(name, noise, pools, trials, paired, throughput):
         caught_tail += gate(base, sides["tail"], paired=paired)[0] == "failed"
     some = -(-drawn // 5)
     print(
-        f"{name:28} {noise:4.1%} {'pairs' if paired else 'runs ':5} "
+        f"{name:28} {noise:4.1%} {pilots:2} {'pairs' if paired else 'runs ':5} "
         f"{count(np.median(lengths))} {count(np.percentile(lengths, 90))} {drawn:5} "
         f"{percent(alarms, drawn)} {percent(table, some)} {percent(boot, some)} "
         f"{percent(undecided, drawn)} "
@@ -238,24 +244,30 @@ def main():
     parser.add_argument("--trials", type=int, default=300)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", default="")
+    parser.add_argument("--single", action="store_true", help="one run a side alone")
     given = parser.parse_args()
     began_s = time.monotonic()
     singles, alarms, drawn = [], 0, 0
     print("A/A: gate / any metric / bootstrap over 5 runs (throughput) / gate cannot tell")
     print(
-        f"{'scenario':28} {'s':4} {'':5} runs  p90 trials  gate    any   boot   open    -5%  +10%"
+        f"{'scenario':28} {'s':4} {'pilot':8} runs  p90 trials  gate    any   boot   open    -5%"
+        "  +10%"
     )
     with ProcessPoolExecutor(given.workers) as pool:
         for name, args in SCENARIOS.items():
             if given.only not in name:
                 continue
             seeds = range(1, given.runs + 1)
-            tail = slowdown(pool, args, seeds, 1.1)
+            kinds = [("base", 1.0), ("same", 1.0)]
+            if not given.single:
+                kinds += [("slow", 1 / 0.95), ("tail", slowdown(pool, args, seeds, 1.1))]
             for noise in NOISES:
                 rng = np.random.default_rng(11)
                 pools = {}
-                for kind, slower in (("base", 1), ("same", 1), ("slow", 1 / 0.95), ("tail", tail)):
-                    factors = slower * np.exp(noise * rng.normal(size=given.runs))
+                for kind, slower in kinds:
+                    drawn_noise = rng.normal(size=given.runs)
+                    drawn_noise -= drawn_noise.mean()  # so that a pool is as much slower as it says
+                    factors = slower * np.exp(noise * drawn_noise)
                     jobs = [
                         (args, seed, float(factor), kind in ("base", "same") and seed <= RESAMPLED)
                         for seed, factor in zip(seeds, factors, strict=True)
@@ -264,9 +276,9 @@ def main():
                     pools[kind] = [results for results, _ in found]
                     pools.setdefault("iid", []).append([iid for _, iid in found])
                 singles.append((name, noise, pools))
-                for paired in (False, True):
+                for pilots, paired in () if given.single else PILOTS:
                     throughput = "max_concurrency" in args or "workload" in args
-                    one = judge(name, noise, pools, given.trials, paired, throughput)
+                    one = judge(name, noise, pools, given.trials, pilots, paired, throughput)
                     alarms, drawn = alarms + one[0], drawn + one[1]
     print(f"all: {percent(alarms, drawn)} false alarms of the gate in {drawn:,} trials")
     print("\none run a side of 500 or 1,000 requests, A/A: gate / any metric / estimate past the "

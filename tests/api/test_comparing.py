@@ -127,6 +127,24 @@ def test_one_run_a_side_is_compared_by_its_requests_as_a_baseline_is(tmp_path):
     assert "one run a side shows nothing" in str(found)
 
 
+def test_what_a_long_queue_hides_cannot_be_told_by_one_run_a_side(tmp_path):
+    rng = np.random.default_rng(4)
+    for name, waits in (("base", (1, 3)), ("new", (1.3, 4.2))):
+        path = tmp_path / name / "bench.jsonl"
+        path.parent.mkdir()
+        ends = {"mean_ttft_ms": [99.0, 101.0]}
+        write_record(path, record(ttft_ms=100.0 * waits[0], results={"intervals": ends}))
+        # The first half waits as long as the other does not: two stretches, and not 400 requests.
+        requests = [requested(index, waits[index < 200], rng) for index in range(400)]
+        write_requests(path.with_name("bench.requests.jsonl"), requests, [None] * 400)
+    found = st.compare(tmp_path / "base", tmp_path / "new", fail_on="ttft>+10%")
+    assert found.comparison.gate[0].verdict == "cannot tell"
+    rows = {row.field: row for row in found.comparison.configurations[0].rows}
+    assert rows["mean_ttft_ms"].method == "none"
+    assert rows["output_throughput"].method == "requests"
+    assert "neighbouring requests of a run are alike in TTFT" in str(found)
+
+
 def requested(index, slower, rng):
     due_s = 0.1 * index
     first_s = due_s + 0.1 * slower * rng.lognormal(0, 0.3)
@@ -327,9 +345,10 @@ def test_the_requests_of_each_level_are_found_and_those_of_other_runs_are_not(tm
     }
 
 
-def test_a_run_length_is_planned_from_one_side_or_from_pairs(tmp_path):
+def test_a_run_length_is_planned_from_one_side_or_from_pairs(tmp_path, caplog):
     base, again = side(tmp_path / "base"), side(tmp_path / "again", own=5)
     alone = st.compare(base, plan_run=True)
+    assert "10 or more runs of BASE make the plan shorter" in caplog.text
     pairs = st.compare(base, again, plan_run=True)
     by_condition = [
         {each.condition: each for each in found.run_lengths} for found in (alone, pairs)
@@ -339,6 +358,18 @@ def test_a_run_length_is_planned_from_one_side_or_from_pairs(tmp_path):
         assert few.paired
         assert many.runs is None or few.runs < many.runs
     assert "requests each" in str(alone)
+
+
+def test_a_percentile_at_a_cliff_is_planned_as_if_seeds_could_jump(tmp_path):
+    """Five runs whose p99 is the same to 0.4%, with and without a jump just above it."""
+    planned = []
+    for name, beyond_ms in (("even", 306.0), ("cliff", 420.0)):
+        grid = {"ttft_ms": {"98": 294.0, "99": 300.0, "99.5": beyond_ms}}
+        base = side(tmp_path / name, seeds=[1] * 5, results={"quantiles": grid})
+        (only,) = st.compare(base, plan_run=True, fail_on="ttft:p99>+10%").run_lengths
+        planned.append(only.runs)
+    assert planned[0] < 10
+    assert planned[1] > 25
 
 
 def test_junit_and_markdown_hold_the_verdicts_and_escape_what_they_quote(tmp_path):

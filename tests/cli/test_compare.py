@@ -1,12 +1,14 @@
 """`servetune compare` on the command line."""
 
+import html
 import json
+import re
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from servetune.cli.main import cli, main
-from servetune.errors import StoreError
+from servetune.errors import ServetuneError, StoreError
 from servetune.store import SCHEMA, TrialConfig, TrialRecord, write_record
 
 
@@ -69,6 +71,8 @@ def test_programs_get_json_and_a_job_its_summary(sides, capsys):
         (("base", "slow", "--json", "--markdown", "-"), "both for standard output"),
         (("base", "base"), "is on both sides"),
         (("base", "slow", "--tolerance", "0"), "tolerance"),
+        (("base", "slow", "--out", "page.pdf"), "does not end in .html"),
+        (("base", "--plan-run", "--out", "page.html"), "judges nothing that --out"),
         ((), "Missing argument"),
     ],
 )
@@ -82,6 +86,71 @@ def test_bad_input_is_one_line_and_a_hint(sides, monkeypatch, capsys, words, err
     assert error.lower() in told[0].lower()
     assert len(told) == 2
     assert told[1].startswith("hint: ")
+
+
+def test_a_page_has_the_verdict_the_gate_and_every_change_without_a_network(sides, capsys):
+    page = sides / "page.html"
+    gate = ("--fail-on", "output_throughput<-5%")
+    assert status(sides / "base", sides / "slow", *gate, "--out", page) == 1
+    text = page.read_text(encoding="utf-8")
+    assert "gate failed (1 failed" in text
+    assert "output_throughput&lt;-5%" in text
+    assert "<script" not in text
+    assert "http" not in re.sub(r'http-equiv="[^"]*"', "", text)
+    (drawn,) = re.findall(r'<svg class="worse".*?</svg>', text)  # errors are a share, not drawn
+    assert 'aria-label="Output: worse: changed -1' in drawn
+    assert "stroke-dasharray" in drawn  # the gate's threshold
+    assert "tells from" in text
+    again = sides / "again.html"
+    status(sides / "base", sides / "slow", *gate, "--out", again)
+    assert again.read_bytes() == page.read_bytes()
+    hostile = sides / "<img src=x>"
+    (sides / "slow").rename(hostile)
+    status(sides / "base", hostile, "--out", page)
+    assert "<img" not in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("harm", ["missing", "empty", "no answer"])
+def test_a_server_that_was_down_is_an_error_in_the_reports_of_a_job(sides, capsys, harm):
+    new = sides / "new" / "1" / "bench.jsonl"
+    if harm != "missing":
+        new.parent.mkdir(parents=True)
+        new.touch()
+    if harm == "no answer":
+        none = {"completed": 0, "failed": 9}
+        write_record(new, TrialRecord(config=TrialConfig(), results=none, status="failed"))
+    files = {name: sides / f"gate.{name}" for name in ("xml", "md", "html")}
+    words = ("--junit", files["xml"], "--markdown", files["md"], "--out", files["html"])
+    gate = () if harm == "no answer" else ("--fail-on", "ttft:p99>+10%;output_throughput<-5%")
+    with pytest.raises(ServetuneError) as refused:
+        status(sides / "base", sides / "new", *words, *gate)
+    assert refused.value.exit_code == 2
+    root = ET.parse(files["xml"]).getroot()
+    cases = list(root.iter("testcase"))
+    assert root.get("errors") == str(len(cases)) == ("1" if harm == "no answer" else "2")
+    assert {case.find("error").get("message") for case in cases} == {refused.value.message}
+    for name in ("md", "html"):
+        told = files[name].read_text(encoding="utf-8").replace("\\", "")
+        assert f"not compared: {refused.value.message}" in html.unescape(told)
+    capsys.readouterr()
+    with pytest.raises(ServetuneError):
+        status(sides / "base", sides / "new", "--markdown", "-")
+    assert "not compared: " in capsys.readouterr().out
+
+
+def test_files_beside_journals_are_no_side_unless_they_are_named(sides):
+    for path in sides.glob("*/*/bench.jsonl"):
+        (path.parent / "bench.timelines.jsonl").write_text('{"key": "1", "timeline": {}}\n')
+        (path.parent / "bench.status.json").write_text("{}")
+        (path.parent / "bench.json").write_bytes(path.read_bytes())
+    assert status(f"{sides}/base/*/bench*", f"{sides}/same/*/*.json*") == 0
+    with pytest.raises(StoreError, match=r"timelines of a run, and no trials") as refused:
+        status(sides / "base", sides / "same" / "1" / "bench.timelines.jsonl")
+    assert "give its journal, " in refused.value.hint
+    with pytest.raises(StoreError, match=r"has timelines of a run"):
+        status(sides / "base", f"{sides}/same/*/*.timelines.jsonl")
+    with pytest.raises(StoreError, match=r"no journal, but files beside one"):
+        status(sides / "base", f"{sides}/same/*/bench.t*")
 
 
 def test_a_half_written_line_is_left_out_and_a_torn_file_is_said(sides, capsys):

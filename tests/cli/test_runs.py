@@ -5,8 +5,10 @@ import json
 import pytest
 from rich.console import Console
 
-from servetune.api import QueryAnswer
+from servetune.api import QueryAnswer, export_runs, query_runs
 from servetune.cli.runs_sql import show
+from servetune.errors import StoreError
+from servetune.store import TrialConfig, TrialRecord
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra 'parquet')")
 pytest.importorskip("duckdb", reason="DuckDB is not installed (extra 'sql')")
@@ -57,6 +59,43 @@ def test_measured_trials_are_exported_and_what_is_left_out_is_told(results, call
         ("local", "measured", "ok"),
         ("simulated", "simulated", "ok"),
     ]
+
+
+def test_side_files_that_a_pattern_matches_are_passed_over_by_export_and_sql(results, tmp_path):
+    (results / "trace.jsonl").unlink()
+    (results / "q.timelines.jsonl").write_text('{"key": "ok", "timeline": {}}\n')
+    pattern = str(results / "q*.jsonl")
+    named = sorted(results.glob("q*.jsonl"))  # as a shell has expanded it
+    assert len(named) == 3
+    for sources in ([pattern], named):
+        lake = export_runs(sources, to=str(tmp_path / "lake"), simulated=True, failed=True)
+        assert lake.trials == 3
+        asked = "SELECT count(*) FROM results"
+        assert query_runs(asked, sources=tuple(map(str, sources))).rows == ((3,),)
+    for name, content in (("timelines", "timelines"), ("requests", "requests")):
+        with pytest.raises(StoreError, match=f"has {content} of a run, and no trials") as refused:
+            export_runs(results / f"q.{name}.jsonl", to=str(tmp_path / "lake"))
+        assert refused.value.hint.endswith("q.jsonl")
+
+
+def test_of_a_retried_trial_an_older_copy_of_the_journal_adds_no_failure(tmp_path):
+    def line(status, hour):
+        made = TrialRecord(
+            key="k",
+            config=TrialConfig(),
+            status=status,
+            results={"output_throughput": 9.0} if status == "ok" else {},
+            provenance={"started_at": f"2026-11-24T{hour:02}:00:00+00:00"},
+        )
+        return made.to_json() + b"\n"
+
+    (tmp_path / "a-grown.jsonl").write_bytes(line("failed", 1) + line("ok", 2))
+    (tmp_path / "b-older.jsonl").write_bytes(line("failed", 1))
+    lake = export_runs(tmp_path, to=str(tmp_path / "lake"), failed=True)
+    assert (lake.trials, lake.failed_left_out) == (1, 0)
+    for sources in ("lake", "."):
+        found = query_runs("SELECT status FROM results", sources=(str(tmp_path / sources),))
+        assert found.rows == (("ok",),)
 
 
 def test_sql_reads_journals_and_says_how_many_results_are_simulated(results, called):

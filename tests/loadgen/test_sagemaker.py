@@ -112,6 +112,7 @@ async def test_throttles_are_counted_by_name_and_never_tried_again():
     assert totals_of["throttled"] == 7
     assert totals_of["failures_by_name"] == {"ThrottlingException": 7}
     assert totals_of["signing_s"] > 0
+    assert totals_of["region"] == target.signing.region
     assert len(server.truths) == 31 - 7
 
 

@@ -43,6 +43,15 @@ def test_shares_are_averaged_not_added():
     assert told.mean_kv_usage_fraction == pytest.approx((0.3 + 0.8) / 2)
 
 
+def test_memory_of_cards_is_that_of_one_on_average_and_of_all_at_most():
+    one = card((0.0, 10.0), memory_bytes=(2e9, 4e9), use_fraction=(0.2, 0.9))
+    two = card((0.0, 10.0), "gpu1", memory_bytes=(5e9, 5e9), use_fraction=(0.4, 0.4))
+    told = totals_of([one, two])
+    assert told.mean_gpu_memory_bytes == pytest.approx((3e9 + 5e9) / 2)
+    assert told.max_gpu_memory_bytes == 9e9
+    assert told.max_gpu_use_fraction == 0.9
+
+
 def test_energy_is_the_cards_counters_and_else_power_over_time():
     counted = card((0.0, 10.0), energy_j=(5000.0, 8000.0), power_w=(1.0, 1.0))
     drawn = card((0.0, 5.0, 10.0), "gpu1", power_w=(100.0, 300.0, 100.0))

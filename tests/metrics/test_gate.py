@@ -1,6 +1,7 @@
 """Regression gates: their grammar, and when they fail."""
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from servetune.errors import GrammarError, UnknownName
 from servetune.metrics.differences import RunFigure, difference_of_runs, difference_of_shares
 from servetune.metrics.gate import judge_gate, parse_gate
-from servetune.metrics.run_length import likely_most, power_of, runs_for
+from servetune.metrics.run_length import MOST_RUNS, likely_most, power_of, runs_for
 
 USUAL = "ttft:p99>+10%;output_throughput<-5%"
 
@@ -121,7 +122,32 @@ def test_the_recommended_runs_fail_a_true_difference_in_nine_of_ten_comparisons(
     assert failed / 400 >= 0.87
 
 
+def test_plans_by_five_runs_of_unequal_seeds_hold_where_few_seeds_are_far_off():
+    """By simulation: logarithms with a long upper tail, as of a p99 that queues make."""
+    rng, effect, gate = np.random.default_rng(3), math.log1p(0.1), parse_gate("ttft:p99>+10%")
+
+    def logs(count):
+        return 0.05 * (rng.gamma(0.5, size=count) - 0.5) / math.sqrt(0.5)
+
+    @cache
+    def planned(spread):
+        return runs_for(effect, spread, paired=False) or MOST_RUNS
+
+    failed = 0
+    for _ in range(200):
+        spread = likely_most(float(np.std(logs(5), ddof=1)), 4, paired=False)
+        count = planned(math.ceil(200 * spread) / 200)
+        sides = [
+            [RunFigure(value) for value in np.exp(shift + logs(count)).tolist()]
+            for shift in (0.0, effect)
+        ]
+        failed += judge_gate([(gate[0], difference_of_runs(*sides))])[0].verdict == "failed"
+    assert failed / 200 >= 0.9
+
+
 def test_a_spread_of_few_runs_is_planned_with_as_larger():
-    assert likely_most(0.1, math.inf) == 0.1
-    assert likely_most(0.1, 2) > likely_most(0.1, 9) > 0.1
+    for paired in (True, False):
+        assert likely_most(0.1, math.inf, paired=paired) == 0.1
+        assert likely_most(0.1, 2, paired=paired) > likely_most(0.1, 9, paired=paired) > 0.1
+    assert likely_most(0.1, 4, paired=False) > likely_most(0.1, 4, paired=True)
     assert runs_for(0.05, 2.0, paired=False) is None

@@ -4,9 +4,12 @@ import math
 from array import array
 
 import numpy as np
+import pytest
 
+from servetune.metrics.intervals import independent_stretches
 from servetune.metrics.record import Record
 from servetune.metrics.resampled import resampled_reaches
+from servetune.metrics.summary import summarize
 
 
 def run(rng, count=1000, memory=0.0, tokens=3):
@@ -44,6 +47,31 @@ def test_requests_that_share_a_queue_are_not_counted_as_independent():
         alone += off <= 1.96 * values.std() / math.sqrt(len(values)) / values.mean()
     assert held >= 13
     assert alone <= 12
+
+
+def test_a_run_with_fewer_independent_stretches_than_blocks_does_not_tell():
+    rng = np.random.default_rng(8)
+    short, long = run(rng, memory=0.5), run(rng, memory=0.995)
+    assert "correlated" not in summarize(short, duration_s=101)
+    assert summarize(long, duration_s=101)["correlated"] == ["ttft", "e2e_latency"]
+    assert math.isfinite(resampled_reaches(short)["p99_ttft_ms"])
+    reaches = resampled_reaches(long)
+    assert {name for name, reach in reaches.items() if math.isinf(reach)} == {
+        f"{statistic}_{latency}_ms"
+        for statistic in ("mean", "median", "p90", "p95", "p99")
+        for latency in ("ttft", "e2e_latency")
+    }
+
+
+def test_stretches_of_a_series_are_counted_by_its_correlations():
+    rng, memory = np.random.default_rng(9), 0.8
+    counts = [
+        independent_stretches(np.log([record.ttft_s for record in run(rng, 2000, memory)]))
+        for _ in range(8)
+    ]
+    assert np.median(counts) == pytest.approx(2000 * (1 - memory) / (1 + memory), rel=0.2)
+    assert independent_stretches(rng.normal(size=999)) == pytest.approx(999, rel=0.2)
+    assert independent_stretches(np.ones(50)) == 50
 
 
 def test_a_metric_of_too_few_requests_has_no_reach():

@@ -150,3 +150,9 @@ def test_a_measured_journal_names_its_run_and_a_simulated_one_does_not(tmp_path)
     begin("fedcba987654", str(tmp_path / "s.jsonl"))
     assert run_to_continue(tmp_path / "s.jsonl") == "fedcba987654"
     assert len(run_to_continue(tmp_path / "new.jsonl")) == 12
+
+
+def test_a_file_of_deeply_nested_json_beside_runs_is_no_journal(tmp_path):
+    nested = b"[" * 100_000 + b"]" * 100_000
+    (tmp_path / "n.jsonl").write_bytes(b'{"provenance": {}, "x": ' + nested + b"}\n")
+    assert journal_identity(tmp_path / "n.jsonl") is None

@@ -100,6 +100,13 @@ def test_a_trial_that_its_run_measured_again_replaces_the_earlier(tmp_path):
     assert [each.state for each in export(later, tmp_path)] == ["unchanged"]
 
 
+def test_a_failure_in_another_partition_goes_when_its_trial_was_measured_again(tmp_path):
+    failed = rows("1", trial_key="k", run_timestamp="2026-01-01", status="failed", instance="u")
+    export(failed, tmp_path)
+    export(rows("3", trial_key="k", run_timestamp="2026-01-02"), tmp_path)
+    assert ids(tmp_path) == ["3"]
+
+
 def test_two_exports_at_once_lose_no_trial_of_either(tmp_path):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda name: export(rows(name), tmp_path), "1234"))

@@ -122,6 +122,34 @@ def test_what_a_record_does_not_have_is_null_and_never_zero():
     assert folder_of(found) == "model=unknown/instance=unknown/target=local"
 
 
+def test_region_and_job_are_known_of_loads_on_sagemaker():
+    address = "https://runtime.sagemaker.eu-west-1.amazonaws.com/endpoints/e/invocations"
+    about = {"model_tag": "m", "urls": [address]}
+    own = row(trial(metadata=about, results={"sagemaker": {"region": "us-gov-west-1"}}))
+    assert (own["region"], own["target"]) == ("us-gov-west-1", "realtime-inference")
+    assert row(trial(metadata=about))["region"] == "eu-west-1"
+    assert row(trial(metadata={"urls": ["http://sagemaker.example/v1"]}))["region"] is None
+    arn = "arn:aws:sagemaker:ap-south-2:123456789012:ai-benchmark-job/night"
+    job = row(trial(metadata={"job": "night", "job_arn": arn, "urls": ["sagemaker:/e"]}))
+    assert (job["benchmark_job_name"], job["region"]) == ("night", "ap-south-2")
+    assert job["target"] == "realtime-inference"
+
+
+def test_memory_and_use_of_gpus_are_those_that_were_read():
+    side = {
+        "mean_gpu_use_fraction": 0.5,
+        "max_gpu_use_fraction": 0.875,
+        "mean_gpu_memory_bytes": 8e9,
+    }
+    about = {"gpu_type": "ACME Own", "gpu_count": 1, "gpu_memory_bytes": 16e9}
+    found = row(trial(metadata=about, results={"server": side}))
+    assert (found["gpu_memory_gb"], found["gpu_memory_used_avg_gb"]) == (16.0, 8.0)
+    assert (found["gpu_utilization_avg"], found["gpu_utilization_max"]) == (50.0, 87.5)
+    assert found["gpu_memory_util_avg"] == 50.0
+    unread = row(trial())
+    assert unread["gpu_memory_used_avg_gb"] is unread["gpu_utilization_max"] is None
+
+
 def test_a_simulated_trial_says_so_and_no_option_puts_it_among_the_measured():
     found = row(trial(simulated=True, provenance={}), target="realtime-inference")
     assert (found["kind"], found["target"]) == ("simulated", "simulated")

@@ -9,10 +9,10 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from servetune.api.frames import TableRow, Tabular
-from servetune.api.inputs import journals_in, read_records
-from servetune.api.notes import note
+from servetune.api.inputs import journals_in, named_files, read_records
+from servetune.api.notes import note, progress
 from servetune.api.request import Request, request_of
-from servetune.errors import ExitStatus, InputError, StoreError
+from servetune.errors import ExitStatus, InputError, SchemaTooNew, ServetuneError, StoreError
 from servetune.json_value import JsonObject
 from servetune.metrics import Record, summarize
 from servetune.metrics.differences import LEAST_FREEDOM
@@ -22,10 +22,13 @@ from servetune.option import Positive, argument, option
 from servetune.report import as_text, text_html
 from servetune.report.alignment import align
 from servetune.report.changes import TOLERANCE
+from servetune.report.comparison_page import comparison_page, failure_page
 from servetune.report.comparison_text import (
     comparison_junit,
     comparison_markdown,
     comparison_view,
+    failure_junit,
+    failure_markdown,
     run_length_text,
 )
 from servetune.report.run_comparison import (
@@ -46,9 +49,12 @@ from servetune.store import (
     TrialRecord,
     is_report,
     read_requests,
+    require_regular,
     write_text,
 )
 
+#: Runs of one side from which on they show well how far runs differ.
+_PILOT = 10
 #: What a side of a comparison may be.
 Side = str | Path | Sequence[str | Path]
 
@@ -110,6 +116,10 @@ class Compare(Request, frozen=True, kw_only=True):
         Path | None,
         option("File of the comparison as Markdown; - for standard output.", metavar="FILE|-"),
     ] = None
+    out: Annotated[
+        Path | None,
+        option("Page (.html) of the comparison, readable without a network.", metavar="FILE"),
+    ] = None
 
 
 class Compared(Tabular, frozen=True, kw_only=True):
@@ -155,6 +165,16 @@ class Compared(Tabular, frozen=True, kw_only=True):
         if self.comparison is None:
             return f"{self}\n"
         return comparison_markdown(self.comparison, base=self.base, new=self.new)
+
+    def page(self) -> str:
+        """Comparison as an HTML page.
+
+        Raises:
+            InputError: Nothing was compared.
+        """
+        if self.comparison is None:
+            raise InputError("a run length has no page", hint="leave --plan-run out")
+        return comparison_page(self.comparison, base=self.base, new=self.new)
 
     def to_junit(self) -> str:
         """Verdicts as JUnit XML.
@@ -211,7 +231,11 @@ def compare(
             "a comparison needs two sides",
             hint="servetune compare BASE NEW, or servetune compare BASE --plan-run",
         )
-    found = _compared(request, conditions)
+    try:
+        found = _compared(request, conditions)
+    except (InputError, StoreError) as error:
+        _write_failure(request, error, conditions)
+        raise
     compared = Compared(
         comparison=found,
         run_lengths=found.run_lengths,
@@ -223,7 +247,25 @@ def compare(
         write_text(request.junit, compared.to_junit())
     if request.markdown is not None and str(request.markdown) != "-":
         write_text(request.markdown, compared.to_markdown())
+    if request.out is not None:
+        write_text(request.out, compared.page())
+        progress(f"page       {request.out}")
     return compared
+
+
+def _write_failure(
+    request: Compare, error: ServetuneError, conditions: Sequence[GateCondition]
+) -> None:
+    """Write that the sides could not be compared, such as where a server was down, for CI."""
+    about = error.message, error.hint
+    sides = {"base": request.base, "new": request.new or ""}
+    if request.junit is not None:
+        labels = [condition.label for condition in conditions]
+        write_text(request.junit, failure_junit(*about, labels))
+    if request.markdown is not None and str(request.markdown) != "-":
+        write_text(request.markdown, failure_markdown(*about, **sides))
+    if request.out is not None:
+        write_text(request.out, failure_page(*about, **sides))
 
 
 def _require_used(request: Compare) -> None:
@@ -236,6 +278,7 @@ def _require_used(request: Compare) -> None:
         for name, given in (
             ("--junit", request.junit),
             ("--markdown", request.markdown),
+            ("--out", request.out),
             ("--strict", request.strict),
         ):
             if given:
@@ -243,7 +286,14 @@ def _require_used(request: Compare) -> None:
                     f"--plan-run judges nothing that {name} could use",
                     hint=f"leave {name} out, or --plan-run",
                 )
-    elif request.strict and request.fail_on is None:
+    if request.out is not None:
+        if request.out.suffix.lower() != ".html":
+            raise InputError(
+                f"--out writes a page, and '{request.out}' does not end in .html",
+                hint="name it compare.html",
+            )
+        require_regular(request.out)
+    if request.strict and request.fail_on is None:
         raise InputError(
             "--strict is about the conditions of a gate, and there is none",
             hint=f"add --fail-on '{USUAL}'",
@@ -314,6 +364,20 @@ class _Side(msgspec.Struct, frozen=True, kw_only=True):
     requests: dict[int, Path]
 
 
+def _read(text: str, name: str) -> _Side:
+    """Records of a side.
+
+    Raises:
+        StoreError: A file cannot be read; the message names the side.
+    """
+    try:
+        return _side(text, name)
+    except SchemaTooNew:
+        raise
+    except StoreError as error:
+        raise StoreError(f"{name}: {error.message}", hint=error.hint) from None
+
+
 def _side(text: str, name: str) -> _Side:
     files = tuple(_files(text, name))
     records: list[TrialRecord] = []
@@ -371,25 +435,10 @@ def _require_usable(side: _Side, name: str, text: str) -> None:
 def _files(text: str, name: str) -> Iterator[Path]:
     """Files of a side: those named, of a pattern, of a folder, or of the folders in it."""
     parts = [text] if Path(text).exists() else [part.strip() for part in text.split(",")]
-    for part in parts:
-        if not part:
-            raise InputError(
-                f"{name} names no file in '{text}'", hint="write it like a.jsonl,b.jsonl"
-            )
-        found = [Path(part)]
-        if not found[0].exists() and any(mark in part for mark in "*?["):
-            found = _matching(part)
-            if not found:
-                raise StoreError(f"no file matches {part}", hint=f"name the files of {name}")
-        for path in found:
-            yield from _in_folder(path) if path.is_dir() else [path]
-
-
-def _matching(pattern: str) -> list[Path]:
-    """Files and folders of a pattern such as `base-*/bench.jsonl`, by name."""
-    whole = Path(pattern)
-    root = Path(whole.anchor) if whole.is_absolute() else Path()
-    return sorted(root.glob(str(whole.relative_to(whole.anchor))))
+    if not all(parts):
+        raise InputError(f"{name} names no file in '{text}'", hint="write it like a.jsonl,b.jsonl")
+    for path in named_files([Path(part) for part in parts]):
+        yield from _in_folder(path) if path.is_dir() else [path]
 
 
 def _in_folder(folder: Path) -> list[Path]:
@@ -468,7 +517,7 @@ def _runs(side: _Side, resampled: set[int]) -> list[ComparedRun]:
 def _compared(request: Compare, conditions: tuple[GateCondition, ...]) -> RunComparison:
     """Comparison of the two sides of a request."""
     assert request.new is not None
-    base, now = _side(request.base, "BASE"), _side(request.new, "NEW")
+    base, now = _read(request.base, "BASE"), _read(request.new, "NEW")
     _require_usable(base, "BASE", request.base)
     broken = tuple(failed_configurations(base.records, now.records))
     judged = bool(conditions) and not request.plan_run
@@ -499,10 +548,15 @@ def _planned(request: Compare, conditions: tuple[GateCondition, ...]) -> Compare
     if request.new is not None:
         found = _compared(request, conditions)
         return Compared(run_lengths=found.run_lengths, base=request.base, new=request.new)
-    side = _side(request.base, "BASE")
+    side = _read(request.base, "BASE")
     _require_usable(side, "BASE", request.base)
     alone = {0} if len(side.usable) == 1 else set()
     lengths = plan_run(_runs(side, alone), conditions)
+    if 1 < len(side.usable) < _PILOT:
+        note(
+            f"note: {len(side.usable)} runs show little of how far runs differ, so that more are "
+            f"planned: {_PILOT} or more runs of BASE make the plan shorter"
+        )
     note(
         "note: equal seeds on both sides need fewer runs: with two runs of each seed of the same "
         "server, servetune compare FIRST SECOND --plan-run says how many"

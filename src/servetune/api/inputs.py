@@ -12,7 +12,7 @@ import msgspec
 from servetune.api.notes import note
 from servetune.api.run_names import journal_of
 from servetune.engines import DEFAULT_ENGINE, Engine, engine, require_own_words
-from servetune.errors import InputError, StoreError
+from servetune.errors import InputError, SchemaTooNew, StoreError
 from servetune.hardware import (
     Node,
     Price,
@@ -26,6 +26,7 @@ from servetune.hardware.detect import detect, detect_cpu
 from servetune.plan import Plan
 from servetune.search import Goal, Space, parse_objectives, parse_settings
 from servetune.store import (
+    BESIDE_JOURNAL,
     REQUESTS,
     TIMELINES,
     TrialRecord,
@@ -139,10 +140,13 @@ def read_records(
             f"{path} is a page, not the data behind it", hint="give the .jsonl or .json of a run"
         )
     require_file(path)
-    if path.suffix == ".json":
-        records = latest(map(each, records_from_summary(read_json(path))))
-    else:
-        records = latest(map(each, journal_records(path)))
+    try:
+        if path.suffix == ".json":
+            records = latest(map(each, records_from_summary(read_json(path))))
+        else:
+            records = latest(map(each, journal_records(path)))
+    except StoreError as error:
+        raise with_journal_named(error, path) from None
     if not records:
         raise StoreError(f"{path} holds no trial", hint="run servetune tune first")
     return records
@@ -196,6 +200,67 @@ def _with_settings(record: TrialRecord, settings: Sequence[str]) -> TrialRecord:
     )
     config = msgspec.structs.replace(record.config, server_args=dict(server_args))
     return msgspec.structs.replace(record, config=config, key=key)
+
+
+def named_files(paths: Sequence[Path]) -> list[Path]:
+    """Files and folders that are named, or that match a pattern such as `base-*/bench.jsonl`.
+
+    Files beside journals, such as requests and timelines, are left out of a pattern's matches, and
+    where their journal is named as well, as by a shell's pattern.
+
+    Raises:
+        StoreError: Nothing matches a pattern, or only files beside journals do.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if any(mark in str(path) for mark in "*?[") and not path.exists():
+            found += _matching(path)
+        else:
+            found.append(path)
+    runs = {str(path.with_suffix("")) for path in found if path.suffix == ".jsonl"}
+    return [
+        path
+        for path in dict.fromkeys(found)
+        if not (ending := _ending_beside(path)) or str(path).removesuffix(ending) not in runs
+    ]
+
+
+def _matching(pattern: Path) -> list[Path]:
+    """Files and folders of a pattern, by name, without files beside journals."""
+    root = Path(pattern.anchor) if pattern.is_absolute() else Path()
+    found = sorted(root.glob(str(pattern.relative_to(pattern.anchor))))
+    if not found:
+        raise StoreError(f"no file matches {pattern}", hint="name the journals (.jsonl) of runs")
+    journals = {path.with_suffix("") for path in found if path.suffix == ".jsonl"}
+    kept = [
+        path
+        for path in found
+        if (ending := _ending_beside(path)) is None or pattern.name.endswith(ending)
+        if path.suffix != ".json" or path.with_suffix("") not in journals
+    ]
+    if not kept:
+        raise StoreError(
+            f"{pattern} matches no journal, but files beside one such as {found[0].name}",
+            hint="name the journals (.jsonl) of runs",
+        )
+    return kept
+
+
+def _ending_beside(path: Path) -> str | None:
+    """Ending of a file beside a journal; `None` of others."""
+    return next((ending for ending in BESIDE_JOURNAL if path.name.endswith(ending)), None)
+
+
+def with_journal_named(error: StoreError, path: Path) -> StoreError:
+    """The error; of a file beside a journal one that names the journal."""
+    ending = _ending_beside(path)
+    if ending is None or isinstance(error, SchemaTooNew):
+        return error
+    journal = path.with_name(path.name.removesuffix(ending) + ".jsonl")
+    return StoreError(
+        f"{path} has {BESIDE_JOURNAL[ending]} of a run, and no trials",
+        hint=f"give its journal, {journal}",
+    )
 
 
 def journals_in(folder: Path) -> list[Path]:

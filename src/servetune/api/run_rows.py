@@ -7,13 +7,26 @@ from pathlib import Path
 
 import msgspec
 
-from servetune.api.inputs import journals_in, read_records, require_file
+from servetune.api.inputs import (
+    journals_in,
+    named_files,
+    read_records,
+    require_file,
+    with_journal_named,
+)
 from servetune.api.notes import note
 from servetune.api.trials import Rent
 from servetune.deploy.aws.client import AwsError, is_denied
 from servetune.errors import SchemaTooNew, StoreError
 from servetune.store import TrialRecord, journal_records
-from servetune.store.results_rows import Row, RowOptions, row_of, run_id_of, trial_id_of
+from servetune.store.results_rows import (
+    Row,
+    RowOptions,
+    last_measured,
+    row_of,
+    run_id_of,
+    trial_id_of,
+)
 
 
 class JournalRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,20 +48,28 @@ def read_rows(
 ) -> list[JournalRows]:
     """Trials of journals (`.jsonl`), summaries or records (`.json`), and of folders of journals.
 
-    Files of JSON lines in a folder that begin with no trial are passed over with a note.
+    Of a trial that several journals of one run have, such as an older copy of a journal in which it
+    failed, the last measurement counts. Files of JSON lines in a folder that begin with no trial
+    are passed over with a note.
 
     Raises:
         StoreError: One is not there, or a line of it is no record.
     """
     options, rent = options or RowOptions(), rent or Rent()
     found = []
-    for source in sources:
+    for source in named_files(sources):
         whole = source.is_dir()
         for path in journals_in(source) if whole else [source]:
             made = _rows_of(path, options, rent, in_folder=whole)
             if made is not None:
                 found.append(made)
-    return found
+    last = last_measured(row for each in found for row in each.rows)
+    return [
+        msgspec.structs.replace(
+            each, rows=tuple(row for row in each.rows if row["trial_id"] in last)
+        )
+        for each in found
+    ]
 
 
 def _rows_of(path: Path, options: RowOptions, rent: Rent, *, in_folder: bool) -> JournalRows | None:
@@ -58,9 +79,9 @@ def _rows_of(path: Path, options: RowOptions, rent: Rent, *, in_folder: bool) ->
         first = next(records, None)
     except SchemaTooNew:
         raise
-    except StoreError:
+    except StoreError as error:
         if not in_folder:
-            raise
+            raise with_journal_named(error, path) from None
         note(f"note: {path} begins with no trial and is left out")
         return None
     if first is None:

@@ -38,8 +38,8 @@ class ExportRuns(Request, frozen=True, kw_only=True):
     sources: Annotated[
         tuple[Path, ...],
         argument(
-            "Journals (.jsonl), names of runs, summaries or records (.json), or folders of "
-            "journals.",
+            "Journals (.jsonl), names of runs, summaries or records (.json), folders of journals, "
+            "or patterns in quotes.",
             metavar="SOURCE...",
             of_run=True,
         ),

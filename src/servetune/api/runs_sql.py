@@ -12,7 +12,7 @@ import msgspec
 
 from servetune.api.aws_region import REGION, region_of
 from servetune.api.frames import TableRow, Tabular, columns_of
-from servetune.api.inputs import journals_in
+from servetune.api.inputs import journals_in, named_files
 from servetune.api.request import Request, request_of
 from servetune.api.run_names import journal_of
 from servetune.api.run_rows import JournalRows, read_rows, with_permissions_named
@@ -61,7 +61,8 @@ class QueryRuns(Request, frozen=True, kw_only=True):
         tuple[str, ...],
         argument(
             "Journals (.jsonl), names of runs, summaries or records (.json), Parquet files, "
-            "folders of these or s3://BUCKET/PREFIX; the current folder by default.",
+            "folders of these, patterns in quotes or s3://BUCKET/PREFIX; the current folder by "
+            "default.",
             metavar="[SOURCE..]",
         ),
     ] = ()
@@ -261,11 +262,11 @@ def _sources(request: QueryRuns) -> tuple[list[JournalRows], list[pa.Table]]:
     """
     journals: list[Path] = []
     parquet: list[pa.Table] = []
-    for source in request.sources or (".",):
-        if source.startswith("s3:"):
-            parquet += _in_s3(source, request.region)
-            continue
-        path = journal_of(Path(source).expanduser())
+    remote = [source for source in request.sources if source.startswith("s3:")]
+    here = [source for source in request.sources or (".",) if source not in remote]
+    for source in remote:
+        parquet += _in_s3(source, request.region)
+    for path in named_files([journal_of(Path(source).expanduser()) for source in here]):
         if path.is_dir():
             files = parquet_files(path)
             parquet += [_local(each) for each in files]

@@ -220,6 +220,7 @@ def invocation_account(target: Target, records: Sequence[Record]) -> JsonObject:
         kinds[_kind_of(name)] += count
     return {
         "target": target.label,
+        "region": target.signing.region if target.signing else None,
         "failures_by_name": names,
         "throttled": kinds["throttled"],
         "time_limit": kinds["time_limit"],

@@ -91,6 +91,9 @@ class ServerMetrics(msgspec.Struct, frozen=True, kw_only=True):
         output_tokens_per_joule: Output tokens per joule, by the server's count of tokens.
         mean_gpu_use_fraction: Share of time in which a kernel ran, over all cards; a card in use is
             not a card at its limit.
+        max_gpu_use_fraction: Largest of these of any card at any reading.
+        max_gpu_memory_bytes: Memory in use, of all cards together: largest.
+        mean_gpu_memory_bytes: Memory in use of one card: mean over time and cards.
         client_cpu_cores: Cores that the load generator kept busy, likewise the server.
         scrape_failed_count: Scrapes that got no answer.
     """
@@ -116,7 +119,9 @@ class ServerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     mean_power_w: float | None = None
     max_power_w: float | None = None
     mean_gpu_use_fraction: float | None = None
+    max_gpu_use_fraction: float | None = None
     max_gpu_memory_bytes: float | None = None
+    mean_gpu_memory_bytes: float | None = None
     mean_host_cpu_use_fraction: float | None = None
     max_host_memory_bytes: float | None = None
     client_cpu_cores: float | None = None
@@ -223,7 +228,11 @@ def _of_machine(series: Sequence[Series], output_tokens: float | None) -> dict[s
         "mean_power_w": _mean(cards, "power_w"),
         "max_power_w": _peak(cards, "power_w"),
         "mean_gpu_use_fraction": _share(_mean(cards, "use_fraction"), cards, "use_fraction"),
+        "max_gpu_use_fraction": max(
+            (value for each in cards for value in _known(each, "use_fraction")), default=None
+        ),
         "max_gpu_memory_bytes": _peak(cards, "memory_bytes"),
+        "mean_gpu_memory_bytes": _share(_mean(cards, "memory_bytes"), cards, "memory_bytes"),
         "mean_host_cpu_use_fraction": _mean(hosts, "cpu_use_fraction"),
         "max_host_memory_bytes": _peak(hosts, "memory_bytes"),
         **{

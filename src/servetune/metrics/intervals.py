@@ -26,7 +26,7 @@ from statistics import NormalDist
 import msgspec
 import numpy as np
 
-from servetune.metrics.columns import FloatArray, IntArray
+from servetune.metrics.columns import Columns, FloatArray, IntArray, known
 from servetune.metrics.latency import Gaps
 
 LEVEL = 0.95
@@ -38,6 +38,12 @@ BATCHES = 20
 #: Largest correlation of neighbouring batches; above it batches are too short.
 MOST_CORRELATION = 0.2
 BOOTSTRAP_DRAWS = 200
+#: Requests from which on it is known how long they are alike.
+_LEAST_CORRELATED = 5 * BATCHES
+#: Time as which 0 counts where logarithms are taken.
+_SHORTEST_S = 1e-9
+#: Variance up to which values are all the same.
+_NO_SPREAD = 1e-18
 #: Time slices whose rates are the values of a throughput's interval.
 SLICES = 20
 
@@ -163,6 +169,47 @@ def gap_percentile_interval(
         level,
         "order statistics",
     )
+
+
+def independent_stretches(values: FloatArray) -> float:
+    """Number of independent values that tell as much of the mean as these, which are in order.
+
+    It is their number over the sum of the correlations of all distances, both directions counted.
+    Sums of two neighbouring correlations are added up to the first that is not positive (Geyer,
+    Statistical Science 7, 1992), as the rest are of chance.
+    """
+    count = len(values)
+    centred = values - values.mean()
+    spectrum = np.fft.rfft(centred, 2 * count)
+    products = np.fft.irfft(spectrum * np.conj(spectrum))[: count - count % 2]
+    if not products[0] > _NO_SPREAD * count:
+        return float(count)
+    pairs = products.reshape(-1, 2).sum(axis=1) / products[0]
+    end = int(np.argmax(pairs <= 0)) if (pairs <= 0).any() else len(pairs)
+    return count / max(2 * float(pairs[:end].sum()) - 1, 1.0)
+
+
+def correlated_latencies(answered: Columns) -> list[str]:
+    """Latencies of which a run's requests hold fewer independent stretches than `BATCHES`.
+
+    Intervals of these are too narrow. Gaps between tokens are judged by the mean gap of each
+    request; end-to-end latencies, whose lengths hide what is alike in them, also by their parts.
+
+    Args:
+        answered: Answered requests in order of time.
+    """
+    ttft, tpot, e2e = (
+        _is_correlated(known(values_s))
+        for values_s in (answered.ttft_s, answered.tpot_s, answered.e2e_s)
+    )
+    verdicts = {"ttft": ttft, "tpot": tpot, "itl": tpot, "e2e_latency": ttft or tpot or e2e}
+    return [name for name, correlated in verdicts.items() if correlated]
+
+
+def _is_correlated(values_s: FloatArray) -> bool:
+    if len(values_s) < _LEAST_CORRELATED:
+        return False
+    return independent_stretches(np.log(np.maximum(values_s, _SHORTEST_S))) < BATCHES
 
 
 def bootstrap_interval(

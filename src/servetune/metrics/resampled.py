@@ -8,7 +8,10 @@ stretches. Its standard error is widened for the few blocks, and Student's t giv
 Rates are over equal slices of time between the ramp-up and the drain of the run: these are the same
 in every run of a load, so they add nothing to what differs between two.
 
-A percentile with fewer than `LEAST_BEYOND` values beyond it has no interval.
+A percentile with fewer than `LEAST_BEYOND` values beyond it has no interval. Nor has a metric whose
+requests are alike for so long, as in a long queue, that the run holds fewer independent stretches
+than blocks (`intervals.correlated_latencies`): the blocks are then alike as well, and intervals of
+them called a tenth of equal runs different (`benchmarks/metrics/regression_gate.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import numpy as np
 
 from servetune.metrics.columns import Columns, FloatArray, IntArray, columns_of
 from servetune.metrics.differences import LEAST_REACH, LEVEL, scipy_part, t_quantile
-from servetune.metrics.intervals import MOST_CORRELATION
+from servetune.metrics.intervals import MOST_CORRELATION, correlated_latencies
 from servetune.metrics.latency import gaps_of
 from servetune.metrics.record import Record
 from servetune.metrics.slo import field_of
@@ -51,7 +54,8 @@ def resampled_reaches(records: Sequence[Record], *, seed: int = 0) -> dict[str, 
 
     Returns:
         Reach by result field: the interval of a value goes from `value * exp(-reach)` to
-        `value * exp(reach)`. Metrics of too few requests are absent.
+        `value * exp(reach)`. It is infinite of metrics of which the run holds too few independent
+        stretches. Metrics of too few requests are absent.
 
     Raises:
         InputError: SciPy is not installed.
@@ -62,14 +66,14 @@ def resampled_reaches(records: Sequence[Record], *, seed: int = 0) -> dict[str, 
     return {
         field: reach
         for field, blocks, statistic in _statistics(answered, columns_of(answered))
-        if (reach := _reach(blocks, statistic, seed)) is not None
+        if (reach := _reach(blocks, statistic, seed) if blocks else math.inf) is not None
     }
 
 
 def _statistics(
     answered: Sequence[Record], columns: Columns
 ) -> Iterator[tuple[str, int, _OfCounts]]:
-    """Field, number of blocks and statistic of each metric."""
+    """Field, number of blocks (0: too few are independent) and statistic of each metric."""
     for name, amounts in (
         ("request_throughput", np.ones(len(columns))),
         ("output_throughput", columns.output_tokens),
@@ -79,6 +83,7 @@ def _statistics(
     gaps = gaps_of(answered)
     owners = np.repeat(np.arange(len(answered)), gaps.counts)
     own = np.arange(len(answered))
+    alike = correlated_latencies(columns)
     for metric, values_s, of in (
         ("ttft", columns.ttft_s, own),
         ("tpot", columns.tpot_s, own),
@@ -86,7 +91,9 @@ def _statistics(
         ("itl", gaps.seconds, owners),
     ):
         known = ~np.isnan(values_s)
-        yield from _latency(metric, values_s[known] * MS_PER_S, of[known], len(answered))
+        values_ms = values_s[known] * MS_PER_S
+        for field, blocks, statistic in _latency(metric, values_ms, of[known], len(answered)):
+            yield field, 0 if metric in alike else blocks, statistic
 
 
 def _latency(

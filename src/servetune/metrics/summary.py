@@ -21,7 +21,7 @@ from servetune.metrics.distribution import (
     latency_intervals,
     statistics,
 )
-from servetune.metrics.intervals import rate_interval
+from servetune.metrics.intervals import correlated_latencies, rate_interval
 from servetune.metrics.latency import arrivals_of, gaps_between, gaps_of
 from servetune.metrics.lengths import RequestedLengths, arrived, token_check, wrong_lengths
 from servetune.metrics.record import Record
@@ -90,6 +90,9 @@ def summarize(
     del gaps  # frees memory before those of the steady state are made
     if arrivals is not None:
         results |= {**_distributions(run), "intervals": intervals}
+        alike = correlated_latencies(run.answered)
+        if alike:
+            results["correlated"] = alike
         law = littles_law(columns, 0.0, duration_s)
         results["littles_law"] = None if law is None else msgspec.to_builtins(law)
         results["steady"] = steady_results(run, arrivals, shown)

@@ -57,8 +57,8 @@ class RunResults(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         results: Results under the journal's field names.
         reaches: Reach of the logarithm of each metric to the ends of its 95% interval, by result
-            field, as resampled from its requests; `None` without them, when the record's own
-            intervals are used.
+            field, as resampled from its requests, infinite where these do not tell; `None` without
+            them, when the record's own intervals are used.
     """
 
     results: ResultFields
@@ -78,11 +78,14 @@ class RunResults(msgspec.Struct, frozen=True, kw_only=True):
         return RunFigure(value, self._ends(quantity, statistic, value, band))
 
     def _ends(self, quantity: str, statistic: str, value: float, band: float | None) -> Ends:
+        alike = self.results.get("correlated")
+        if isinstance(alike, list) and quantity in alike:
+            return None, None
         if self.reaches:
             rate = "output_throughput" if quantity == "cost_per_million_tokens" else quantity
             reach = self.reaches.get(field_of(rate, statistic))
             if reach is not None:
-                return _around(value, reach)
+                return _around(value, reach) if math.isfinite(reach) else (None, None)
         ends = interval_of(self.results, quantity, statistic)
         if ends is not None:
             return ends

@@ -24,12 +24,16 @@ from servetune.report.run_comparison import (
 )
 from servetune.visible import visible
 
-_HEADS = ("metric", "base", "new", "change", "95% interval", "verdict", "tells from")
+#: Heads of a table of changes, and of a table of a gate.
+CHANGE_HEADS = ("metric", "base", "new", "change", "95% interval", "verdict", "tells from")
+GATE_HEADS = ("gate", "configuration", "change", "verdict")
 #: Configurations of which all metrics are shown on a terminal; of more those that changed.
 _MOST_WHOLE = 4
 #: Words of verdicts that stand otherwise in a table.
 _SHOWN = {"unknown": "cannot tell"}
 
+#: Counts of a suite in JUnit, and the elements that they count.
+_COUNTED = {"tests": "testcase", "failures": "failure", "skipped": "skipped", "errors": "error"}
 #: Characters beside controls that no XML document may have.
 _NOT_XML = re.compile("[\ud800-\udfff\ufffe\uffff]")
 
@@ -39,14 +43,14 @@ def comparison_view(found: RunComparison) -> RenderableType:
     parts: list[RenderableType] = []
     brief = len(found.configurations) > _MOST_WHOLE
     for each in found.configurations:
-        parts.append(Text(_heading(each), style="bold"))
+        parts.append(Text(configuration_heading(each), style="bold"))
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for head in _HEADS:
+        for head in CHANGE_HEADS:
             words = head in ("metric", "verdict")
             table.add_column(head, justify="left" if words else "right", no_wrap=True)
         shown = [row for row in each.rows if not brief or row.verdict in ("better", "worse")]
         for row in shown:
-            table.add_row(*map(visible, _cells(row)))
+            table.add_row(*map(visible, change_cells(row)))
         parts += [table] if shown else []
         if len(shown) < len(each.rows):
             parts.append(Text(f" {len(each.rows) - len(shown)} metrics the same or not told\n"))
@@ -97,11 +101,38 @@ def comparison_junit(found: RunComparison, *, strict: bool = False) -> str:
                 suite, "testcase", classname="runs", name=_clean(label), time="0"
             )
             ET.SubElement(case_of, "failure", message="the run failed", type="run")
-    for suite in root:
-        _count(suite)
-    _count(root)
-    ET.indent(root)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+    return _xml(root)
+
+
+def failure_markdown(message: str, hint: str, *, base: str = "", new: str = "") -> str:
+    """Markdown of sides that could not be compared, with why.
+
+    Args:
+        message: Reason in one line.
+        hint: Next step.
+        base: Name of the base.
+        new: Name of the new side.
+    """
+    lines = [_title(base, new), "", f"**not compared: {escaped(message)}**"]
+    return "\n".join([*lines, *(["", escaped(hint)] if hint else [])]) + "\n"
+
+
+def failure_junit(message: str, hint: str, conditions: Sequence[str] = ()) -> str:
+    """JUnit XML of sides that could not be compared: a case in error for each condition.
+
+    Args:
+        message: Reason in one line.
+        hint: Next step.
+        conditions: Conditions of the gate; one case stands for the comparison without any.
+    """
+    root = ET.Element("testsuites", name="servetune compare")
+    suite = ET.SubElement(root, "testsuite", name="not compared")
+    for name in conditions or ("comparison",):
+        case = ET.SubElement(
+            suite, "testcase", classname="not compared", name=_clean(name), time="0"
+        )
+        ET.SubElement(case, "error", message=_clean(message), type="input").text = _clean(hint)
+    return _xml(root)
 
 
 def run_length_text(lengths: Sequence[RunLength]) -> str:
@@ -109,14 +140,16 @@ def run_length_text(lengths: Sequence[RunLength]) -> str:
     return "\n".join(f"  {each}" for each in lengths)
 
 
-def _heading(each: ComparedConfiguration) -> str:
+def configuration_heading(each: ComparedConfiguration) -> str:
+    """Configuration, its runs, and what differs between the sides, in a line."""
     runs = f"{each.base_runs} and {each.new_runs} runs of {each.requests:,} requests"
     paired = ", in pairs with equal seeds" if each.paired and each.base_runs > 1 else ""
     differs = f"; differs: {', '.join(each.differences)}" if each.differences else ""
     return visible(f"{each.label}: {runs}{paired}{differs}")
 
 
-def _cells(row: MetricChange) -> tuple[str, ...]:
+def change_cells(row: MetricChange) -> tuple[str, ...]:
+    """Cells of a metric under `CHANGE_HEADS`."""
     interval = DASH
     if row.change_low is not None or row.change_high is not None:
         ends = (row.change_low, row.change_high)
@@ -128,14 +161,39 @@ def _cells(row: MetricChange) -> tuple[str, ...]:
         with_ends(row, row.now, None),
         DASH if row.change_fraction is None else f"{row.change_fraction:+.1%}",
         interval,
-        _SHOWN.get(row.verdict, row.verdict),
+        verdict_word(row),
         DASH if tells is None else f"{tells:.1%}",
     )
 
 
-def _row_text(row: MetricChange) -> str:
+def gate_cells(outcome: GateOutcome) -> tuple[str, ...]:
+    """Cells of a condition under `GATE_HEADS`."""
+    change = change_text(outcome.change_fraction, outcome.change_low, outcome.change_high)
+    return outcome.condition, outcome.configuration, change, outcome.verdict
+
+
+def verdict_word(row: MetricChange) -> str:
+    """Verdict of a metric in words."""
+    return _SHOWN.get(row.verdict, row.verdict)
+
+
+def verdict_text(row: MetricChange) -> str:
+    """Verdict of a metric with its change: `worse: changed +8.1% [+6.0%, +10.3%]`."""
     change = change_text(row.change_fraction, row.change_low, row.change_high)
-    told = f"{_SHOWN.get(row.verdict, row.verdict)}: changed {change}"
+    return f"{verdict_word(row)}: changed {change}"
+
+
+def remarks(found: RunComparison) -> list[str]:
+    """Lines beside the tables: configurations without a partner, open conditions, notes."""
+    return [
+        line
+        for line in _lines(found)
+        if not line.startswith("gate ") or line.startswith("gate cannot tell")
+    ]
+
+
+def _row_text(row: MetricChange) -> str:
+    told = verdict_text(row)
     if row.tellable_fraction is not None:
         told += f"; such runs tell {row.tellable_fraction:.1%}"
     return told
@@ -156,30 +214,19 @@ def _lines(found: RunComparison) -> Iterator[str]:
         yield run_length_text(found.run_lengths)
 
 
+def _title(base: str, new: str) -> str:
+    return "# Comparison" + (f": {escaped(base)} → {escaped(new)}" if base or new else "")
+
+
 def _markdown(found: RunComparison, base: str, new: str) -> Iterator[str]:
-    named = f": {escaped(base)} → {escaped(new)}" if base or new else ""
-    yield f"# Comparison{named}"
+    yield _title(base, new)
     yield from ("", f"**{escaped(found.words)}**")
     if found.gate:
-        heads = ("gate", "configuration", "change", "verdict")
-        rows = [
-            (
-                each.condition,
-                each.configuration,
-                change_text(each.change_fraction, each.change_low, each.change_high),
-                each.verdict,
-            )
-            for each in found.gate
-        ]
-        yield from ("", *table_lines(heads, rows))
+        yield from ("", *table_lines(GATE_HEADS, map(gate_cells, found.gate)))
     for each in found.configurations:
-        yield from ("", f"## {escaped(_heading(each))}", "")
-        yield from table_lines(_HEADS, map(_cells, each.rows))
-    rest = [
-        line
-        for line in _lines(found)
-        if not line.startswith("gate ") or line.startswith("gate cannot tell")
-    ]
+        yield from ("", f"## {escaped(configuration_heading(each))}", "")
+        yield from table_lines(CHANGE_HEADS, map(change_cells, each.rows))
+    rest = remarks(found)
     if rest:
         yield from ("", *(f"- {escaped(line)}" for line in rest))
 
@@ -201,11 +248,14 @@ def _gate_case(suite: ET.Element, outcome: GateOutcome, *, strict: bool) -> None
         ET.SubElement(case, "system-out").text = text
 
 
-def _count(element: ET.Element) -> None:
-    for name, tag in (("tests", "testcase"), ("failures", "failure"), ("skipped", "skipped")):
-        element.set(name, str(sum(1 for _ in element.iter(tag))))
-    element.set("errors", "0")
-    element.set("time", "0")
+def _xml(root: ET.Element) -> str:
+    """Document of the suites, with their counts."""
+    for element in (*root, root):
+        for name, tag in _COUNTED.items():
+            element.set(name, str(sum(1 for _ in element.iter(tag))))
+        element.set("time", "0")
+    ET.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
 def _clean(text: str) -> str:

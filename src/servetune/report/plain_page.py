@@ -77,12 +77,23 @@ def plain_page(
     parts += [table_html(table.heads, table.rows, table.caption) for table in tables]
     if commands:
         parts.append("<pre>" + "\n".join(map(escaped, commands)) + "</pre>")
+    return plain_html(title, parts)
+
+
+def plain_html(title: str, parts: Sequence[str], style: str = "") -> str:
+    """Page of HTML parts, without scripts and addresses.
+
+    Args:
+        title: Title of the window.
+        parts: Content, escaped.
+        style: Rules of style beside those of every plain page.
+    """
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escaped(title)} · servetune</title><style>{_STYLE}</style></head><body>\n"
+        f"<title>{escaped(title)} · servetune</title><style>{_STYLE}{style}</style></head><body>\n"
         + "\n".join(parts)
         + "\n</body></html>\n"
     )

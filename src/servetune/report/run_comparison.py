@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from statistics import fmean
 
 import msgspec
@@ -19,9 +20,9 @@ from servetune.metrics.gate import (
     judge_gate,
     parse_gate,
 )
-from servetune.metrics.resampled import LEAST_BEYOND, LEAST_REQUESTS
+from servetune.metrics.resampled import BLOCKS, LEAST_BEYOND, LEAST_REQUESTS
 from servetune.metrics.run_length import MOST_RUNS, likely_most, runs_for
-from servetune.metrics.slo import LATENCIES
+from servetune.metrics.slo import LATENCIES, field_of
 from servetune.report.alignment import Aligned, align, seed_of, telling_settings
 from servetune.report.changes import (
     TOLERANCE,
@@ -31,6 +32,7 @@ from servetune.report.changes import (
     difference_in,
     judged,
 )
+from servetune.report.quantities import QUANTITIES
 from servetune.report.ranking import label_of
 from servetune.store.schema import TrialRecord
 
@@ -275,7 +277,13 @@ def compare_runs(
         for pair, (was, now), own in zip(aligned.pairs, sides, rows, strict=True)
     )
     lengths = [
-        _length(condition, difference, configurations[number // len(conditions)], len(tested))
+        _length(
+            condition,
+            difference,
+            configurations[number // len(conditions)],
+            len(tested),
+            [run.figures for side in sides[number // len(conditions)] for run in side],
+        )
         for number, (condition, difference) in enumerate(tested)
     ]
     # The tolerance is that of the configuration with the fewest runs: one gate, one rule.
@@ -347,7 +355,10 @@ def plan_run(
         for condition in conditions:
             found = _spread_of(condition, [run.figures for run in own])
             if found is not None:
-                lengths.append(_length_of(condition, *found, _requests(own), tests, paired=False))
+                least = tail_spread(condition, [run.figures for run in own])
+                lengths.append(
+                    _length_of(condition, *found, _requests(own), tests, paired=False, least=least)
+                )
     if not lengths:
         raise InputError(
             f"the runs have no value of {', '.join(each.label for each in conditions)}",
@@ -447,9 +458,21 @@ def _more(statistic: str, requests: int) -> str:
 
 
 def _length(
-    condition: GateCondition, difference: Difference, of: ComparedConfiguration, tests: int
+    condition: GateCondition,
+    difference: Difference,
+    of: ComparedConfiguration,
+    tests: int,
+    runs: Sequence[RunResults],
 ) -> RunLength | None:
-    """Run length by a difference that was found; `None` where it has no error."""
+    """Run length by a difference that was found; `None` where it has no error.
+
+    Args:
+        condition: Condition.
+        difference: Difference of its metric.
+        of: Configuration.
+        tests: Number of tests that share the probability of a false alarm.
+        runs: Runs of both sides.
+    """
     if difference.error is None or difference.absolute:
         return None
     paired = difference.method == "pairs of runs"
@@ -465,7 +488,10 @@ def _length(
     if threshold is None:
         return None
     effect = abs(difference.scaled(threshold))
-    return _length_of(condition, effect, spread, freedom, of.requests, tests, paired=paired)
+    least = tail_spread(condition, runs) if difference.method == "runs" else 0.0
+    return _length_of(
+        condition, effect, spread, freedom, of.requests, tests, paired=paired, least=least
+    )
 
 
 def _spread_of(
@@ -500,8 +526,9 @@ def _length_of(
     tests: int,
     *,
     paired: bool,
+    least: float = 0.0,
 ) -> RunLength:
-    spread = likely_most(spread, freedom)
+    spread = max(likely_most(spread, freedom, paired=paired), least)
     return RunLength(
         condition=condition.label,
         runs=runs_for(effect, spread, paired=paired, tests=tests),
@@ -510,6 +537,36 @@ def _length_of(
         spread_fraction=math.expm1(spread),
         assumed=math.isinf(freedom),
     )
+
+
+def tail_spread(condition: GateCondition, runs: Sequence[RunResults]) -> float:
+    """Spread of a percentile as independent requests would have it, by the runs' quantiles.
+
+    It is half of the distance between the logarithms of the quantiles a standard error of the share
+    below and above. A percentile at a cliff, such as one of prompts of a few sizes, is the same in
+    most seeds and jumps in the others, which few runs do not show. 0 of what has no quantiles.
+    """
+    if not condition.statistic.startswith("p"):
+        return 0.0
+    percent = float(condition.statistic[1:])
+    squares = []
+    for run in runs:
+        grid = (run.results.get("quantiles") or {}).get(f"{condition.metric}_ms") or {}
+        known = sorted((float(at), math.log(value)) for at, value in grid.items() if value)
+        count = run.results.get("completed")
+        if len(known) > 1 and count:
+            error = math.sqrt(percent * (100 - percent) / count)
+            low, high = (_between(known, percent + side * error) for side in (-1, 1))
+            squares.append(((high - low) / 2) ** 2)
+    return math.sqrt(fmean(squares)) if squares else 0.0
+
+
+def _between(points: Sequence[tuple[float, float]], at: float) -> float:
+    """Value of the broken line through points, level beyond its ends."""
+    for (left, low), (right, high) in pairwise(points):
+        if at < right:
+            return low + (high - low) * max(0.0, at - left) / (right - left)
+    return points[-1][1]
 
 
 def _least_beyond(statistic: str) -> int:
@@ -561,6 +618,13 @@ def _notes(
             )
         elif without:
             yield f"{_unused(without)}: the sampling intervals of its record are used"
+        alike = [QUANTITIES[name].short for name in LATENCIES if _is_too_alike(name, runs)]
+        if alike:
+            yield (
+                f"neighbouring requests of a run are alike in {', '.join(alike)} for so long, as "
+                f"in a long queue, that it holds fewer than {BLOCKS} independent stretches: one "
+                "run a side cannot tell; make runs longer, or repeat them"
+            )
     every = [run.record for side in sides for half in side for run in half]
     foreign = [record.servetune_schema is None for record in every]
     if any(foreign) and not all(foreign):
@@ -586,6 +650,16 @@ def _notes(
             "all runs of one side were made before the other's: what changed in between is part of "
             "the difference; run them in turn"
         )
+
+
+def _is_too_alike(latency: str, runs: Sequence[ComparedRun]) -> bool:
+    """Whether the requests of a run are too much alike in a latency to tell its doubt."""
+    field = field_of(latency)
+    return any(
+        latency in (run.record.results.correlated or ())
+        or math.isinf((run.reaches or {}).get(field, 0.0))
+        for run in runs
+    )
 
 
 def _unused(runs: Sequence[ComparedRun]) -> str:

@@ -1,6 +1,7 @@
 """Journals of trials and the files beside them; the only room that writes results to disk."""
 
 from servetune.store.artifacts import (
+    BESIDE_JOURNAL,
     REQUESTS,
     TIMELINES,
     Artifacts,
@@ -54,6 +55,7 @@ from servetune.store.tables import has_parquet, write_csv, write_parquet
 from servetune.store.timelines import TimelineLog, keep_timelines, read_timelines
 
 __all__ = [
+    "BESIDE_JOURNAL",
     "REQUESTS",
     "SCHEMA",
     "TIMELINES",

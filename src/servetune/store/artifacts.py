@@ -6,7 +6,7 @@ import codecs
 import json
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,6 +16,13 @@ from servetune.errors import InputError, StoreError
 
 #: Endings of the files of JSON lines that are beside a journal and are none.
 REQUESTS, TIMELINES = ".requests.jsonl", ".timelines.jsonl"
+#: Content of the files beside a journal that hold no trials, by their endings.
+BESIDE_JOURNAL: Mapping[str, str] = {
+    REQUESTS: "requests", ".requests.csv": "requests", ".requests.parquet": "requests",
+    TIMELINES: "timelines", ".status.json": "the state", ".order.json": "an order to",
+    ".tags.json": "tags", ".server.json": "readings of the server", ".html": "the page",
+    ".toml": "options", ".logs": "logs",
+}  # fmt: skip
 
 
 class Artifacts(msgspec.Struct, frozen=True):

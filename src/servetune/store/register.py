@@ -476,7 +476,7 @@ def journal_identity(path: Path) -> JournalIdentity | None:
         return None
     try:
         run = msgspec.json.decode(first, type=ready(_Head)).provenance.run or ""
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return JournalIdentity(run=run, head=hashlib.sha256(first.rstrip()).hexdigest()[:12])
 

@@ -19,6 +19,7 @@ from servetune.errors import StoreError
 from servetune.store.artifacts import write_bytes
 from servetune.store.results_parquet import (
     merged,
+    not_superseded,
     parquet_bytes,
     read_parquet,
     same_rows,
@@ -170,11 +171,13 @@ async def export_rows(rows: Sequence[Row], folder: Folder) -> list[ExportedFile]
     """
     files = grouped(rows)
     done = [await _put(path, files[path], folder) for path in sorted(files)]
-    names = {path.rpartition("/")[2] for path in files}
+    runs: dict[str, list[Row]] = {}
+    for path, some in files.items():
+        runs.setdefault(path.rpartition("/")[2], []).extend(some)
     for path in await folder.paths():
-        if path not in files and path.rpartition("/")[2] in names:
-            moved = {row["trial_id"] for rows in files.values() for row in rows}
-            done += await _take_out(path, moved, folder)
+        own = runs.get(path.rpartition("/")[2])
+        if path not in files and own:
+            done += await _take_out(path, own, folder)
     return done
 
 
@@ -194,13 +197,14 @@ async def _put(path: str, rows: Sequence[Row], folder: Folder) -> ExportedFile:
     raise _contended(path, folder)
 
 
-async def _take_out(path: str, trial_ids: set[str], folder: Folder) -> list[ExportedFile]:
+async def _take_out(path: str, rows: Sequence[Row], folder: Folder) -> list[ExportedFile]:
+    new, trial_ids = table_of(rows), {row["trial_id"] for row in rows}
     for _ in range(_ATTEMPTS):
         held = await folder.read(path)
         if held is None:
             return []
         existing = read_parquet(held.content, f"{folder.name}/{path}")
-        left = without_trials(existing, trial_ids)
+        left = not_superseded(without_trials(existing, trial_ids), new)
         if left.num_rows == existing.num_rows:
             return []
         if left.num_rows:

@@ -192,11 +192,11 @@ def merged(existing: pa.Table, new: pa.Table) -> pa.Table:
     has keeps its row.
     """
     newer = set(existing.column_names) - TYPES.keys()
-    first, second = (existing, new) if newer else (new, _not_superseded(existing, new))
+    first, second = (existing, new) if newer else (new, not_superseded(existing, new))
     return union([first, second]).drop_columns([each.name for each in PARTITIONS])
 
 
-def _not_superseded(existing: pa.Table, new: pa.Table) -> pa.Table:
+def not_superseded(existing: pa.Table, new: pa.Table) -> pa.Table:
     """Rows of a run whose settings it has not measured since."""
     import pyarrow as pa
 

@@ -140,6 +140,17 @@ def distinct(rows: Iterable[Row]) -> list[Row]:
     return list(found.values())
 
 
+def last_measured(rows: Iterable[Row]) -> set[str]:
+    """Identities of the trials that are the last measurement of their settings in their run."""
+    found: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        settings = row["run_id"], row["trial_key"]
+        known = found.get(settings)
+        if known is None or (row["run_timestamp"] or "") >= (known["run_timestamp"] or ""):
+            found[settings] = row
+    return {row["trial_id"] for row in found.values()}
+
+
 def grouped(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """Rows by the path of their file below the folder of the table."""
     files: dict[str, list[Row]] = {}
@@ -160,9 +171,23 @@ def _escaped(value: str) -> str:
 
 
 def _target(record: TrialRecord) -> str:
-    if record.results.sagemaker is not None:
+    if record.results.sagemaker is not None or record.metadata.job:
         return "realtime-inference"
     return "url" if record.metadata.urls else "local"
+
+
+#: Region in the address of a SageMaker runtime, and in the ARN of a job.
+_REGION = re.compile(r"(?:\.sagemaker\.|arn:aws[\w-]*:sagemaker:)([a-z]{2,}(?:-[a-z]+)+-\d+)\b")
+
+
+def _region(record: TrialRecord) -> str | None:
+    """AWS region of the endpoint or the job, by its account or else its address."""
+    named = _object(record.results.sagemaker).get("region")
+    if isinstance(named, str) and named:
+        return named
+    about = record.metadata
+    found = filter(None, map(_REGION.search, (about.job_arn or "", *(about.urls or ()))))
+    return next((each[1] for each in found), None)
 
 
 def _model(record: TrialRecord) -> str | None:
@@ -188,6 +213,8 @@ def _identity(record: TrialRecord) -> JsonObject:
         "servetune_version": came.get("servetune"),
         "host": came.get("host"),
         "run_timestamp": came.get("started_at"),
+        "region": _region(record),
+        "benchmark_job_name": record.metadata.job,
         "run_ended_at": came.get("ended_at"),
         "seed": came.get("seed", record.metadata.seed),
         "server_command": record.cmd or None,
@@ -203,16 +230,20 @@ def _machine(record: TrialRecord) -> JsonObject:
         "instance_family": family[1] if family else None,
         "gpu_count": about.gpu_count,
         "gpu_type": known,
-        "gpu_memory_gb": _gpu_memory_gb(known),
+        "gpu_memory_gb": _gpu_memory_gb(record),
         "gpus_used": about.gpus_used,
     }
 
 
-def _gpu_memory_gb(gpu_type: str | None) -> float | None:
-    if gpu_type is None:
+def _gpu_memory_gb(record: TrialRecord) -> float | None:
+    """Memory of one GPU: of the machine that measured, else of its type in the catalogue."""
+    about = record.metadata
+    if about.gpu_memory_bytes:
+        return about.gpu_memory_bytes / GB
+    if about.gpu_type in (None, "unknown"):
         return None
     try:
-        return device(gpu_type).memory_bytes / GB
+        return device(about.gpu_type).memory_bytes / GB
     except ServetuneError:  # a device of another machine's catalogue
         return None
 
@@ -347,12 +378,12 @@ def _metrics(record: TrialRecord) -> JsonObject:
         "predicted_ttft_avg_ms": predicted.get("mean_ttft_ms"),
         "predicted_itl_avg_ms": predicted.get("mean_itl_ms"),
         **_server_metrics(_object(results.server)),
+        **_gpu_metrics(_object(results.server), _gpu_memory_gb(record)),
     }
 
 
 def _server_metrics(server: JsonObject) -> JsonObject:
     queries, hits = server.get("prefix_queries_tokens"), server.get("prefix_hits_tokens")
-    busy = server.get("mean_gpu_use_fraction")
     values = {
         "kv_cache_util_avg": server.get("mean_kv_usage_fraction"),
         "kv_cache_util_max": server.get("max_kv_usage_fraction", server.get("kv_peak_fraction")),
@@ -364,9 +395,21 @@ def _server_metrics(server: JsonObject) -> JsonObject:
     engine = any(value is not None for value in values.values())
     return {
         **values,
-        "gpu_utilization_avg": busy * 100 if isinstance(busy, int | float) else None,
         "energy_j": server.get("energy_j"),
         "metrics_source": "engine_metrics" if engine else "none",
+    }
+
+
+def _gpu_metrics(server: JsonObject, memory_gb: float | None) -> JsonObject:
+    busy, most, used = (
+        _number(server.get(name))
+        for name in ("mean_gpu_use_fraction", "max_gpu_use_fraction", "mean_gpu_memory_bytes")
+    )
+    return {
+        "gpu_utilization_avg": None if busy is None else busy * 100,
+        "gpu_utilization_max": None if most is None else most * 100,
+        "gpu_memory_used_avg_gb": None if used is None else used / GB,
+        "gpu_memory_util_avg": used / GB / memory_gb * 100 if used and memory_gb else None,
     }
 
 

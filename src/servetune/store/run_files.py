@@ -90,7 +90,7 @@ class _ServerSide(msgspec.Struct):
 def _holds(is_own: Callable[[Path], bool], path: Path) -> bool:
     try:
         return is_own(path)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
 
 

@@ -193,6 +193,7 @@ class Results(_JsonFields):
     p99_e2e_latency_ms = _Field(float)
     quantiles = _Field(dict[str, dict[str, float | None]])
     intervals = _Field(dict[str, list[float | None]])
+    correlated = _Field(list[str])
     concurrency = _Field(float)
     steady = _Field(JsonObject)
     littles_law = _Field(JsonObject)
@@ -226,6 +227,7 @@ class Metadata(_JsonFields):
     engine = _Field(str, "framework")
     gpu_type = _Field(str)
     gpu_count = _Field(int)
+    gpu_memory_bytes = _Field(float)
     gpus_used = _Field(int)
     instance_type = _Field(str)
     price_per_hour_usd = _Field(float)
@@ -241,6 +243,8 @@ class Metadata(_JsonFields):
     objective = _Field(str)
     ladder = _Field(bool)
     urls = _Field(list[str])
+    job = _Field(str)
+    job_arn = _Field(str)
 
 
 class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -351,6 +351,7 @@ def _trial_metadata(trial: Trial, study: StudyContext) -> Metadata:
         {
             "gpu_type": f"{node.device.vendor} {node.device.name}".strip() if node else "unknown",
             "gpu_count": node.device_count if node else None,
+            "gpu_memory_bytes": node.device.memory_bytes if node else None,
             "gpus_used": trial.plan.device_count,
             "instance_type": node.name if node and _is_rented(node) else None,
             "price_per_hour_usd": study.price_per_hour_usd,
