@@ -434,7 +434,9 @@ def _whole(what: str, text: str | float) -> int:
 
 
 def _require_count(tokens: float) -> None:
-    if not 1 <= tokens <= MOST_TOKENS:
+    if not tokens <= MOST_TOKENS:
+        raise InputError(f"a length is {MOST_TOKENS:,} at most, got {tokens:g}", hint=_HINT)
+    if tokens < 1:
         raise InputError(f"a length is 1 token or more, got {tokens:g}", hint=_HINT)
 
 
