@@ -3,19 +3,21 @@ what `servetune workloads fit` learned of a log of it.
 
 python benchmarks/workload/fit.py             all shapes, a table in Markdown
 python benchmarks/workload/fit.py NAME ...    some of them
-python benchmarks/workload/fit.py --requests 20000 --processes 2 --seed 1     the defaults
+python benchmarks/workload/fit.py --requests 20000 --runs 2 --processes 2 --seed 1     the defaults
 
 Each shape is a workload in open loop. A sample of it is simulated, which gives the times of later
 turns, and written as a log in the form named; the log is read and fitted by the functions behind
-the command. The original with another seed and the fit with a third are then simulated, each as
-long as the log, on Qwen3-4B and one L4.
+the command. The original and the fit are then simulated with other seeds, each run as long as the
+log, on Qwen3-4B and one L4. Every shape has seeds of its own, so that none shares another's luck.
 
-`fit` is the difference of the fit's run from the original's. `self` is that of the log's own run
+`fit` is the difference of the fit's runs from the original's. `self` is that of the log's own run
 from the original's: what a sample of this length owes to chance, and no fit to it can be without.
 Of each run, times are stretched so that conversations come at their law's mean rate: how many came
 in a run is chance that would hide the rest. Beside each difference is half its interval of 95%, by
 resampling 48 stretches of each run among their neighbours; the chance of the log that was fitted
-is not in it.
+is not in it. Bold differences are surely beyond 5%. `rank` is the percentile of the fit that the
+original's 99th is (TTFT, ITL): where few values lie near it, a percentile moves far by chance, and
+its rank does not.
 """
 
 import argparse
@@ -444,9 +446,9 @@ def blocks_of(request):
 
 
 #: Stretches of a run; neighbours among which they are resampled, and how often.
-BLOCKS, NEIGHBOURS, RESAMPLES = 48, 4, 400
-#: Logarithms of seconds in bins of 0.1%.
-EDGES = np.arange(math.log(1e-4), math.log(1e4), 0.001)
+BLOCKS, NEIGHBOURS, RESAMPLES = 48, 4, 200
+#: Logarithms of seconds in bins of 0.2%.
+EDGES = np.arange(math.log(1e-4), math.log(1e4), 0.002)
 
 
 def histograms(workload):
@@ -473,6 +475,12 @@ def percentiles(counts):
     return np.stack(found, axis=-1).reshape(*counts.shape[:-2], 4)
 
 
+def ranks(counts, own):
+    """Shares of TTFT and of ITL up to the 99th percentile of the original."""
+    at = np.searchsorted(np.exp(EDGES), percentiles(own)[1::2])
+    return [row[:end].sum() / row.sum() for row, end in zip(counts, at, strict=True)]
+
+
 def resampled(counts, rng):
     """Percentiles of runs made of the run's stretches, each from a place near its own."""
     groups = counts.reshape(-1, NEIGHBOURS, *counts.shape[1:])
@@ -492,8 +500,9 @@ def difference(other, own, seed):
     return percentiles(other.sum(axis=0)) / percentiles(own.sum(axis=0)) - 1, half
 
 
-def compare(name, count, seed, keep=None):
+def compare(name, count, runs, seed, keep=None):
     make, form = SHAPES[name]
+    seed = 1000 * seed + 10 * list(SHAPES).index(name)
     original = make()
     start = time.process_time()
     logged = original.at(seed, count)
@@ -512,12 +521,16 @@ def compare(name, count, seed, keep=None):
     fit = read_workload(file)
     if not keep:
         path.unlink()
-    own, _ = histograms(original.at(seed + 100, count))
-    again = msgspec.structs.replace(fit, seed=seed + 200, request_count=count)
-    of_fit, _ = histograms(at_mean_rate(again, fit.arrivals))
+    own, of_fit = [], []
+    for i in range(seed + 1, seed + 1 + runs):
+        own.append(histograms(original.at(i, count))[0])
+        again = msgspec.structs.replace(fit, seed=i + runs, request_count=count)
+        of_fit.append(histograms(at_mean_rate(again, fit.arrivals))[0])
+    own, of_fit = np.concatenate(own), np.concatenate(of_fit)
     return {
         "name": name, "form": form, "own": percentiles(own.sum(axis=0)),
         "self": difference(of_log, own, seed), "fit": difference(of_fit, own, seed),
+        "ranks": ranks(of_fit.sum(axis=0), own.sum(axis=0)),
         "fit_s": took_s, "all_s": time.process_time() - start, "kb": file.stat().st_size / 1000,
         "saturated": run.saturated, "cached": run.cached_fraction, "found": fitted.found,
     }  # fmt: skip
@@ -536,24 +549,27 @@ def main():
     options = argparse.ArgumentParser()
     options.add_argument("names", nargs="*")
     options.add_argument("--requests", type=int, default=20_000, help="requests of each run")
+    options.add_argument("--runs", type=int, default=2, help="of the original, and of the fit")
     options.add_argument("--processes", type=int, default=2)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--keep")
     chosen = options.parse_args()
     print(
-        "| shape | log | TTFT p50 / p99 ms | ITL p50 / p99 ms | fit % | self % | kB | fit s |\n"
-        "|---|---|--:|--:|--:|--:|--:|--:|"
+        "| shape | log | TTFT p50 / p99 ms | ITL p50 / p99 ms | fit % | self % | rank | kB | s |\n"
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|"
     )
     names = chosen.names or list(SHAPES)
     differences = []
     with ProcessPoolExecutor(chosen.processes) as pool:
-        rest = ([value] * len(names) for value in (chosen.requests, chosen.seed, chosen.keep))
+        same = (chosen.requests, chosen.runs, chosen.seed, chosen.keep)
+        rest = ([value] * len(names) for value in same)
         for row in pool.map(compare, names, *rest):
             ms = row["own"] * 1000
+            rank = ", ".join(f"{each * 100:.2f}" for each in row["ranks"])
             print(
                 f"| {row['name']} | {row['form']} | {ms[0]:.0f} / {ms[1]:.0f} "
                 f"| {ms[2]:.1f} / {ms[3]:.1f} | {written(row['fit'])} | {written(row['self'])} "
-                f"| {row['kb']:.0f} | {row['fit_s']:.1f} |",
+                f"| {rank} | {row['kb']:.0f} | {row['fit_s']:.1f} |",
                 flush=True,
             )
             print(

@@ -54,6 +54,12 @@ def test_bursts_have_their_rates_and_how_long_they_last():
     assert max(rates) == pytest.approx(40, rel=0.15)
 
 
+@pytest.mark.parametrize("seed", [3, 4])
+def test_uneven_gaps_are_not_taken_for_bursts(seed):
+    found = fit_arrivals(sample(Gamma(0.2, 0.6), 600, seed)).law  # states lie nearer by chance
+    assert isinstance(found, Gamma)
+
+
 @pytest.mark.slow
 def test_steps_are_seen_behind_bursts():
     steps = ((1800.0, 0.25), (1200.0, 0.7), (900.0, 0.45))
