@@ -195,7 +195,9 @@ def test_times_with_and_without_a_zone_are_refused_by_line(tmp_path, times, line
 def test_an_end_with_a_zone_after_a_start_without_is_refused_and_a_latency_is_not(tmp_path):
     naive = openai(timestamp="2026-05-01T12:00:00")
     assert only(read_log(lines(tmp_path / "a", naive))).end_s == 1777636801.5
-    naive = {**naive, "latency_ms": None, "end_time": "2026-05-01T12:00:01Z"}
+    naive = {**naive, "latency_ms": None, "response_time": 0.8}
+    assert only(read_log(lines(tmp_path / "r", naive))).end_s is None
+    naive = {**naive, "end_time": "2026-05-01T12:00:01Z"}
     with pytest.raises(InputError, match="line 1 has a time without a zone"):
         read_log(lines(tmp_path / "b", naive))
     azure = tmp_path / "c.csv"

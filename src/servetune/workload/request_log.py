@@ -54,6 +54,9 @@ _LINES_TO_DETECT, _EXAMPLES = 400, 3
 
 _WORD = (1 << 64) - 1
 
+#: Seconds above which a number of them is a time since 1970.
+_YEARS_S = 1e8
+
 
 class LoggedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request of a log.
@@ -463,7 +466,8 @@ def _exchange(row: JsonMembers, body: Any, answer: Any) -> _Read:
         session=_session(row, sent),
         streamed=bool(sent["stream"]) if "stream" in sent else None,
         failed=_failed(row, answered),
-        zoned=frozenset((zoned, end_zoned)),
+        # A small number is a time since some start, or no time at all: `response_time` of 0.8.
+        zoned=frozenset((zoned, end_zoned if (end_s or 0) > _YEARS_S else zoned)),
     )
 
 

@@ -430,7 +430,8 @@ def read_workload(path: str | Path) -> Workload:
         raise InputError(f"the workload {path} is not text") from None
     except tomllib.TOMLDecodeError as error:
         raise InputError(
-            f"{path} is not TOML: {error}", hint="correct that place; a fitted file is whole"
+            f"{path} is not TOML: {error}",
+            hint="correct that place, or fit the log again where the file was cut off",
         ) from None
     table.setdefault("name", Path(path).stem)
     return workload_of(table, where=str(path))
