@@ -105,7 +105,11 @@ def _best_law(profile: Piecewise, times: Times) -> Modulated:
     if len(times) < _LEAST_BURSTS or _explained(gaps, profile, clock):
         return gaps
     laws = [gaps, *_burst_laws(profile, times)]
-    return min(laws, key=lambda law: _misfit(law, profile, clock))
+    best = min(laws, key=lambda law: _misfit(law, profile, clock))
+    if len(best.factors) == 1:
+        return best
+    wider = _with_spread(best, profile, clock)
+    return min((best, wider), key=lambda law: _misfit(law, profile, clock))
 
 
 def _with_more_steps(best: Modulated, times: Times) -> Modulated:
@@ -335,6 +339,23 @@ def _states_law(
     mean = (law.mean_rate_per_s(profile.steps[0][0]) or 0) / profile.steps[0][1]
     scaled = tuple(_short(each / mean) for each in law.factors)
     return msgspec.structs.replace(law, factors=scaled) if mean > 0 else None
+
+
+def _with_spread(law: Modulated, profile: Piecewise, clock: Times) -> Modulated:
+    """The law, its states as far apart as the variance of the counts beyond Poisson's asks for.
+
+    A bin in which the state changes has a rate in between, so that states fitted to bins lie
+    nearer together than those of the traffic. The variance goes with the square of the distance.
+    """
+    scales = _scales(clock)
+    drawn = _drawn_variances(law, profile, len(clock), scales, _SIMULATIONS).mean(axis=0)
+    own = _variances(clock, scales)
+    seen = (drawn > 1.05) & (own > 1.05)
+    if not seen.any():
+        return law
+    spread = math.sqrt(float(np.median((own[seen] - 1) / (drawn[seen] - 1))))
+    factors = tuple(_short(max(0.01, 1 + spread * (each - 1))) for each in law.factors)
+    return msgspec.structs.replace(law, factors=factors)
 
 
 # Which law varies like the log
