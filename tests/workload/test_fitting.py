@@ -139,6 +139,14 @@ def test_speed_of_answers_is_read_from_when_next_turns_come(tmp_path):
     assert "assume 30 tokens per second" in readers.found[-1]
 
 
+def test_turns_that_blocks_cannot_tell_are_told(tmp_path):
+    rows = mooncake(100, token_s=0.05, think_s=4.0)
+    assert "blocks of 512" not in " ".join(fitted(tmp_path / "log", rows).found)
+    for row in rows[::4]:  # these end in a block that all of them begin with
+        row["hash_ids"] = [7777, -1]
+    assert "25% of the prompts end" in fitted(tmp_path / "log", rows).found[-1]
+
+
 def test_a_time_far_from_all_others_is_told(tmp_path):
     rows = chats(60, turns=1)
     assert not any("pause" in each for each in fitted(tmp_path / "log", rows).found)
