@@ -144,7 +144,7 @@ def test_turns_that_blocks_cannot_tell_are_told(tmp_path):
     assert "blocks of 512" not in " ".join(fitted(tmp_path / "log", rows).found)
     for row in rows[::4]:  # these end in a block that all of them begin with
         row["hash_ids"] = [7777, -1]
-    assert "25% of the prompts end" in fitted(tmp_path / "log", rows).found[-1]
+    assert "33% of first prompts have no block" in fitted(tmp_path / "log", rows).found[-1]
 
 
 def test_a_time_far_from_all_others_is_told(tmp_path):

@@ -57,7 +57,7 @@ _ROOT = -1
 _SPEED_TURNS, _SPEED_ERROR, _SPEEDS_PER_S = 200, 0.25, (8.0, 500.0)
 #: Share of a log's time that a pause has at most without being told.
 _MOST_PAUSE = 0.5
-#: Share of prompts without a full block of their own from which it is told.
+#: Share of first prompts without a full block of their own from which it is told.
 _MOST_WITHOUT_BLOCK = 0.05
 #: Seconds after which a question is no longer an answer's next turn.
 _MOST_THINK_S = 6 * 3600.0
@@ -133,7 +133,7 @@ def fit_workload(
             + (", by which later turns come later after longer ones" if read_per_s else "")
         )
     if several:
-        notes += _without_own_block(requests)
+        notes += _without_own_block(requests, [chat[0].request for chat in chats])
     return FittedWorkload(
         workload=workload,
         requests=len(requests),
@@ -296,20 +296,22 @@ def _growing_blocks(requests: Sequence[LoggedRequest]) -> set[int]:
     return latest.keys() - mixed
 
 
-def _without_own_block(requests: Sequence[LoggedRequest]) -> list[str]:
-    """Prompts that later turns cannot be told to continue, where they are many."""
+def _without_own_block(
+    requests: Sequence[LoggedRequest], first: Sequence[LoggedRequest]
+) -> list[str]:
+    """First prompts that later turns cannot be told to continue, where they are many."""
     growing = _growing_blocks(requests)
     ends = [
         each.hashes[-1:].tolist()
-        for each in requests
+        for each in first
         if each.block_tokens >= HASHED_TOKENS and each.session is None
     ]
-    share = sum(not end or end[0] not in growing for end in ends) / len(requests)
+    share = sum(not end or end[0] not in growing for end in ends) / len(first)
     if share < _MOST_WITHOUT_BLOCK:
         return []
     told = (
-        f"{share:.0%} of the prompts end within their first blocks of {HASHED_TOKENS} tokens or "
-        "those shared: turns that follow them count as conversations of their own"
+        f"{share:.0%} of first prompts have no block of {HASHED_TOKENS} tokens to themselves: "
+        "turns that follow them count as conversations of their own"
     )
     return [told]
 
