@@ -262,7 +262,7 @@ SHAPES = {
         ),
         "burstgpt",
     ),
-    # These two were run once, after the last change.
+    # These two were left out while the laws were chosen, but for how far apart states lie.
     "tutors": (lambda: Law(tutors(), "kind=gamma,rate_per_s=0.045,burstiness=0.8"), "mooncake"),
     "reports": (
         lambda: Drawn(
