@@ -117,6 +117,21 @@ def test_groups_that_begin_alike_are_parts_with_lengths_of_their_own(tmp_path):
     assert shares == {512: 300, 4096: 100}
 
 
+def test_names_of_blocks_do_not_change_the_file(tmp_path):
+    rng, texts = np.random.default_rng(4), []
+    paths = [(1 + int(r), 50 + int(r) * 9 + int(q)) for r, q in rng.integers(0, 9, (400, 2))]
+    for factor in (1, 7_777_777):
+        rows = [
+            {"timestamp": i * 700, "input_length": 1100 + i, "output_length": 5,
+             "hash_ids": [each * factor for each in (*path, 1000 + i)]}
+            for i, path in enumerate(paths)
+        ]  # fmt: skip
+        found = fitted(tmp_path / "a.jsonl", rows)
+        texts.append(workload_text(found.workload, found.found))
+    assert "nodes" in texts[0]
+    assert texts[0] == texts[1]
+
+
 def mooncake(count, token_s, think_s):
     """Lines of a trace of two turns, without ends of answers."""
     rng = np.random.default_rng(3)

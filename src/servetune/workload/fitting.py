@@ -458,10 +458,10 @@ def _prefix(paths: Sequence[_Path]) -> tuple[Prefix | None, Numbers]:
             tokens[name] += length  # type: ignore[assignment]
             under[name] = path.names[depth - 1] if depth else _ROOT
     saved = {name: (count - 1) * tokens[name] / count for name, count in visits.items()}
-    chosen: set[int] = set()
+    chosen: dict[int, None] = {}  # in order: names are salted, and a set's order with them
     for name in sorted(saved, key=lambda each: -saved[each])[:_MOST_NODES]:
         while saved[name] > 0 and name not in chosen:
-            chosen.add(name)
+            chosen[name] = None
             if under[name] == _ROOT:
                 break
             name = under[name]  # noqa: PLW2901 - up to the root
