@@ -7,7 +7,7 @@ import pytest
 
 from servetune.workload import Constant, Gamma, MarkovBursts, Piecewise, Poisson
 from servetune.workload.arrivals import Modulated
-from servetune.workload.fit_arrivals import fit_arrivals
+from servetune.workload.fit_arrivals import _with_spread, fit_arrivals
 
 
 def sample(law, count, seed=5):
@@ -52,6 +52,21 @@ def test_bursts_have_their_rates_and_how_long_they_last():
     mean = found.mean_rate_per_s(1000)
     rates = found.rates_per_s if isinstance(found, MarkovBursts) else np.array(found.factors) * mean
     assert max(rates) == pytest.approx(40, rel=0.15)
+
+
+def test_states_that_lie_too_near_are_spread_to_the_variance_of_the_counts():
+    law = Modulated(steps=((9.0, 1.0),), factors=(0.5, 3.0), dwell_s=(80.0, 20.0))
+    times = np.array(sample(law, 6000))
+    flat = Piecewise(((float(times[-1]), 6000 / float(times[-1])),), repeat=True)
+    clock = times * flat.steps[0][1]
+    near = Modulated(steps=flat.steps, factors=(0.7, 2.2), dwell_s=law.dwell_s)
+    assert _with_spread(near, flat, clock).factors == pytest.approx((0.5, 3.0), rel=0.12)
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_uneven_gaps_are_not_taken_for_bursts(seed):
+    found = fit_arrivals(sample(Gamma(0.2, 0.6), 600, seed)).law  # states lie nearer by chance
+    assert isinstance(found, Gamma)
 
 
 @pytest.mark.slow

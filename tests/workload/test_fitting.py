@@ -117,6 +117,21 @@ def test_groups_that_begin_alike_are_parts_with_lengths_of_their_own(tmp_path):
     assert shares == {512: 300, 4096: 100}
 
 
+def test_names_of_blocks_do_not_change_the_file(tmp_path):
+    rng, texts = np.random.default_rng(4), []
+    paths = [(1 + int(r), 50 + int(r) * 9 + int(q)) for r, q in rng.integers(0, 9, (400, 2))]
+    for factor in (1, 7_777_777):
+        rows = [
+            {"timestamp": i * 700, "input_length": 1100 + i, "output_length": 5,
+             "hash_ids": [each * factor for each in (*path, 1000 + i)]}
+            for i, path in enumerate(paths)
+        ]  # fmt: skip
+        found = fitted(tmp_path / "a.jsonl", rows)
+        texts.append(workload_text(found.workload, found.found))
+    assert "nodes" in texts[0]
+    assert texts[0] == texts[1]
+
+
 def mooncake(count, token_s, think_s):
     """Lines of a trace of two turns, without ends of answers."""
     rng = np.random.default_rng(3)
@@ -137,6 +152,14 @@ def test_speed_of_answers_is_read_from_when_next_turns_come(tmp_path):
     assert np.mean(thinks) == pytest.approx(4000, rel=0.1)  # 7,000 at 30 tokens a second
     readers = fitted(tmp_path / "log", mooncake(600, 0.3, 4.0), form="mooncake")
     assert "assume 30 tokens per second" in readers.found[-1]
+
+
+def test_turns_that_blocks_cannot_tell_are_told(tmp_path):
+    rows = mooncake(100, token_s=0.05, think_s=4.0)
+    assert "blocks of 512" not in " ".join(fitted(tmp_path / "log", rows).found)
+    for row in rows[::4]:  # these end in a block that all of them begin with
+        row["hash_ids"] = [7777, -1]
+    assert "33% of first prompts have no block" in fitted(tmp_path / "log", rows).found[-1]
 
 
 def test_a_time_far_from_all_others_is_told(tmp_path):

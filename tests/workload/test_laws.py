@@ -100,9 +100,12 @@ def test_a_table_is_met_at_its_points():
     assert tokens.max() <= 4000
 
 
-def test_an_empirical_law_uses_all_before_any_comes_again():
-    tokens = drawn("empirical:1/2/3", 7)
-    assert sorted(tokens[:3]) == sorted(tokens[3:6]) == [1, 2, 3]
+def test_an_empirical_law_uses_all_equally_often_and_neighbours_independently():
+    tokens = drawn("empirical:1/2/9", 3001)
+    counts = [int((tokens == each).sum()) for each in (1, 2, 9)]
+    assert sorted(counts) == [1000, 1000, 1001]
+    sums = tokens[:3000].reshape(-1, 6).sum(axis=1)  # constant if rounds were drawn one by one
+    assert sums.var() == pytest.approx(6 * tokens.var(), rel=0.2)
 
 
 def test_lengths_come_from_a_file_and_its_errors_name_the_line(tmp_path):

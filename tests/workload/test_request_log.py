@@ -174,6 +174,39 @@ def test_what_is_no_log_is_refused(tmp_path):
     assert "--since" in error.value.hint
 
 
+@pytest.mark.parametrize(
+    ("times", "lines_named"),
+    [
+        (("2026-05-01T12:00:00+02:00", "2026-05-01T12:00:01"), ("line 2", "line 1")),
+        (("2026-05-01 12:00:00", 1777636800), ("line 1", "line 2")),
+    ],
+)
+def test_times_with_and_without_a_zone_are_refused_by_line(tmp_path, times, lines_named):
+    path = lines(tmp_path / "a.jsonl", *(openai(timestamp=each) for each in times))
+    with pytest.raises(InputError) as error:
+        read_log(path)
+    without, with_ = lines_named
+    assert str(error.value) == (
+        f"{path} {without} has a time without a zone, and {path} {with_} one with it"
+    )
+    assert "+02:00" in error.value.hint
+
+
+def test_an_end_with_a_zone_after_a_start_without_is_refused_and_a_latency_is_not(tmp_path):
+    naive = openai(timestamp="2026-05-01T12:00:00")
+    assert only(read_log(lines(tmp_path / "a", naive))).end_s == 1777636801.5
+    naive = {**naive, "latency_ms": None, "response_time": 0.8}
+    assert only(read_log(lines(tmp_path / "r", naive))).end_s is None
+    naive = {**naive, "end_time": "2026-05-01T12:00:01Z"}
+    with pytest.raises(InputError, match="line 1 has a time without a zone"):
+        read_log(lines(tmp_path / "b", naive))
+    azure = tmp_path / "c.csv"
+    rows = "".join(f"2023-11-16 18:17:0{each},9,9\n" for each in ("3.97", "4Z"))
+    azure.write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{rows}")
+    with pytest.raises(InputError, match=r"line 2 has a time without a zone, and .* line 3 one"):
+        read_log(azure)
+
+
 def test_times_in_every_unit():
     for written in (1777636800, "1777636800", 1777636800e3, 1777636800e9, "2026-05-01T12:00:00Z"):
         assert time_of(written) == 1777636800

@@ -752,15 +752,15 @@ def _load_text(trial: Trial) -> str:
     """The load in words: `32 users, random`, `4/s poisson`, `trace x.csv`."""
     args, workload = trial.client_args, trial.workload
     options = load_options(args)
-    users = workload.concurrency
+    users, law = workload.concurrency, args.get("arrivals", "")
     if workload.trace is not None:
         how = f"trace {workload.trace.path}"
         how += f", times x {args['time_scale']:g}" if "time_scale" in args else ""
-    elif "=" in args.get("arrivals", ""):
+    elif options.rate is not None and not workload.closed_loop and "=" not in law:
+        how = f"{options.rate:g} requests/s, {law or 'poisson'}"
+    elif law or not workload.closed_loop:
         how = format_arrivals(workload.arrivals)
         how = how if len(how) <= _MOST_SHOWN else f"{how[:_MOST_SHOWN]}..."
-    elif options.rate is not None and not workload.closed_loop:
-        how = f"{options.rate:g} requests/s, {args.get('arrivals', 'poisson')}"
     else:
         how = f"{users} users" if users else "all requests at once"
         users = None

@@ -40,8 +40,9 @@ _PRICE, _LOW_PRICE, _LOW_PRICE_GAIN = 4.0, 1.5, 0.05
 _BIN_ARRIVALS = 20
 #: Bins of counts that hidden states are fitted to, and rounds of that fit.
 _STATE_BINS, _ROUNDS = 6000, 40
-#: Scales of counts at which laws are compared, and simulations of each law.
-_SCALES, _SIMULATIONS = 10, 4
+#: Scales of counts at which laws are compared, simulations of each law, and samples of the law
+#: without bursts, from which the log must stand out.
+_SCALES, _SIMULATIONS, _SAMPLES = 10, 4, 20
 #: Misfit that a further state must remove, in logarithms of the variance of counts.
 _STATE_COST = 0.05
 #: Distance of distribution functions below which gaps are gamma.
@@ -100,10 +101,15 @@ def _moves(steps: Sequence[tuple[float, float]]) -> list[str]:
 def _best_law(profile: Piecewise, times: Times) -> Modulated:
     """Law on these steps whose counts vary most like the log's."""
     clock = _expected_counts(profile, times)
-    laws = [_gap_law(profile, clock)]
-    if len(times) >= _LEAST_BURSTS:
-        laws += _burst_laws(profile, times)
-    return min(laws, key=lambda law: _misfit(law, profile, times, clock))
+    gaps = _gap_law(profile, clock)
+    if len(times) < _LEAST_BURSTS or _explained(gaps, profile, clock):
+        return gaps
+    laws = [gaps, *_burst_laws(profile, times)]
+    best = min(laws, key=lambda law: _misfit(law, profile, clock))
+    if len(best.factors) == 1:
+        return best
+    wider = _with_spread(best, profile, clock)
+    return min((best, wider), key=lambda law: _misfit(law, profile, clock))
 
 
 def _with_more_steps(best: Modulated, times: Times) -> Modulated:
@@ -115,12 +121,12 @@ def _with_more_steps(best: Modulated, times: Times) -> Modulated:
     span_s = float(times[-1])
     rate = (len(times) - 1) / span_s
     flat, clock = Piecewise(((span_s, rate),), repeat=True), times * rate
-    misfit = _misfit(best, flat, times, clock)
+    misfit = _misfit(best, flat, clock)
     steps = _steps(times, span_s, _LOW_PRICE)
     if steps == best.steps or misfit <= _LOW_PRICE_GAIN:
         return best
     other = _best_law(Piecewise(steps, repeat=True), times)
-    gained = misfit - _misfit(other, flat, times, clock)
+    gained = misfit - _misfit(other, flat, clock)
     return other if gained > _LOW_PRICE_GAIN else best
 
 
@@ -335,24 +341,74 @@ def _states_law(
     return msgspec.structs.replace(law, factors=scaled) if mean > 0 else None
 
 
+def _with_spread(law: Modulated, profile: Piecewise, clock: Times) -> Modulated:
+    """The law, its states as far apart as the variance of the counts beyond Poisson's asks for.
+
+    A bin in which the state changes has a rate in between, so that states fitted to bins lie
+    nearer together than those of the traffic. The variance goes with the square of the distance.
+    """
+    scales = _scales(clock)
+    drawn = _drawn_variances(law, profile, len(clock), scales, _SIMULATIONS).mean(axis=0)
+    own = _variances(clock, scales)
+    seen = (drawn > 1.05) & (own > 1.05)
+    if not seen.any():
+        return law
+    spread = math.sqrt(float(np.median((own[seen] - 1) / (drawn[seen] - 1))))
+    factors = tuple(_short(max(0.01, 1 + spread * (each - 1))) for each in law.factors)
+    return msgspec.structs.replace(law, factors=factors)
+
+
 # Which law varies like the log
 
 
-def _misfit(law: Modulated, profile: Piecewise, times: Times, clock: Times) -> float:
-    """Mean distance of the logarithms of the variance of counts, over scales, and of the gaps'."""
+def _misfit(law: Modulated, profile: Piecewise, clock: Times) -> float:
+    """Distance of the log's variances from the law's, and the price of the law's states."""
     scales = _scales(clock)
-    own = _variances(clock, scales)
-    drawn = []
-    for seed in range(_SIMULATIONS):
-        made = np.array(
-            list(itertools.islice(law.offsets_s(np.random.default_rng(seed)), len(times)))
-        )
-        drawn.append(_variances(_repeated_clock(profile, made), scales))
-    law_s = np.mean(drawn, axis=0)
-    weights = np.sqrt(len(clock) / np.concatenate([[1.0], scales]))
+    drawn = _drawn_variances(law, profile, len(clock), scales, _SIMULATIONS)
+    distance = _distance(_variances(clock, scales), drawn.mean(axis=0), scales, len(clock))
+    return distance + _STATE_COST * (len(law.factors) - 1)
+
+
+def _explained(law: Modulated, profile: Piecewise, clock: Times) -> bool:
+    """Whether the log is no farther from the law than nineteen of twenty samples of it are.
+
+    Then bursts are chance: states fitted to them make tails longer than those of the traffic.
+    """
+    scales, count = _scales(clock), len(clock)
+    drawn = _drawn_variances(law, profile, count, scales, _SAMPLES)
+    whole = drawn.sum(axis=0)
+    own = _distance(_variances(clock, scales), whole / _SAMPLES, scales, count)
+    samples = sorted(
+        _distance(each, (whole - each) / (_SAMPLES - 1), scales, count) for each in drawn
+    )
+    return own <= samples[-2]
+
+
+def _drawn_variances(
+    law: Modulated, profile: Piecewise, count: int, scales: Times, samples: int
+) -> Times:
+    """Variances (see `_variances`) of samples of a law, a row for each."""
+    return np.array(
+        [
+            _variances(
+                _repeated_clock(
+                    profile,
+                    np.array(
+                        list(itertools.islice(law.offsets_s(np.random.default_rng(seed)), count))
+                    ),
+                ),
+                scales,
+            )
+            for seed in range(samples)
+        ]
+    )
+
+
+def _distance(own: Times, law_s: Times, scales: Times, count: int) -> float:
+    """Mean distance of the logarithms of the variance of counts, over scales, and of the gaps'."""
+    weights = np.sqrt(count / np.concatenate([[1.0], scales]))
     weights = np.minimum(weights, weights[len(weights) // 2])
-    misfit = np.average(np.abs(np.log(law_s / own)), weights=weights)
-    return float(misfit) + _STATE_COST * (len(law.factors) - 1)
+    return float(np.average(np.abs(np.log(law_s / own)), weights=weights))
 
 
 def _repeated_clock(profile: Piecewise, times: Times) -> Times:

@@ -57,6 +57,8 @@ _ROOT = -1
 _SPEED_TURNS, _SPEED_ERROR, _SPEEDS_PER_S = 200, 0.25, (8.0, 500.0)
 #: Share of a log's time that a pause has at most without being told.
 _MOST_PAUSE = 0.5
+#: Share of first prompts without a full block of their own from which it is told.
+_MOST_WITHOUT_BLOCK = 0.05
 #: Seconds after which a question is no longer an answer's next turn.
 _MOST_THINK_S = 6 * 3600.0
 
@@ -130,6 +132,8 @@ def fit_workload(
             f"the log has no end of answers: think times {how} {speed_per_s:.3g} tokens per second"
             + (", by which later turns come later after longer ones" if read_per_s else "")
         )
+    if several:
+        notes += _without_own_block(requests, [chat[0].request for chat in chats])
     return FittedWorkload(
         workload=workload,
         requests=len(requests),
@@ -292,6 +296,26 @@ def _growing_blocks(requests: Sequence[LoggedRequest]) -> set[int]:
     return latest.keys() - mixed
 
 
+def _without_own_block(
+    requests: Sequence[LoggedRequest], first: Sequence[LoggedRequest]
+) -> list[str]:
+    """First prompts that later turns cannot be told to continue, where they are many."""
+    growing = _growing_blocks(requests)
+    ends = [
+        each.hashes[-1:].tolist()
+        for each in first
+        if each.block_tokens >= HASHED_TOKENS and each.session is None
+    ]
+    share = sum(not end or end[0] not in growing for end in ends) / len(first)
+    if share < _MOST_WITHOUT_BLOCK:
+        return []
+    told = (
+        f"{share:.0%} of first prompts have no block of {HASHED_TOKENS} tokens to themselves: "
+        "turns that follow them count as conversations of their own"
+    )
+    return [told]
+
+
 def _by_blocks(
     request: LoggedRequest, requests: Sequence[LoggedRequest], by_block: dict[int, int]
 ) -> int | None:
@@ -434,10 +458,10 @@ def _prefix(paths: Sequence[_Path]) -> tuple[Prefix | None, Numbers]:
             tokens[name] += length  # type: ignore[assignment]
             under[name] = path.names[depth - 1] if depth else _ROOT
     saved = {name: (count - 1) * tokens[name] / count for name, count in visits.items()}
-    chosen: set[int] = set()
+    chosen: dict[int, None] = {}  # in order: names are salted, and a set's order with them
     for name in sorted(saved, key=lambda each: -saved[each])[:_MOST_NODES]:
         while saved[name] > 0 and name not in chosen:
-            chosen.add(name)
+            chosen[name] = None
             if under[name] == _ROOT:
                 break
             name = under[name]  # noqa: PLW2901 - up to the root

@@ -212,7 +212,11 @@ class Table(KindOfLaw, frozen=True, tag="quantiles"):
 
 
 class Empirical(KindOfLaw, frozen=True, tag="empirical"):
-    """Observed counts, each as likely: all of them are drawn before any is drawn again."""
+    """Observed counts, each as likely, and each drawn as often as any other to within one.
+
+    They come in random order: were all drawn before any is drawn again, neighbours would make up
+    for each other, and a load would be smoother than that of independent users.
+    """
 
     observed: tuple[int, ...] = msgspec.field(name="tokens")
 
@@ -224,10 +228,11 @@ class Empirical(KindOfLaw, frozen=True, tag="empirical"):
 
     def draw(self, count: int, rng: np.random.Generator) -> IntArray:
         """Token counts of shape (count,)."""
-        rounds = -(-count // len(self.observed))
+        rounds, rest = divmod(count, len(self.observed))
         observed = np.array(self.observed, dtype=np.int64)
-        orders = [rng.permutation(observed) for _ in range(rounds)]
-        return np.concatenate(orders or [observed[:0]])[:count]
+        return rng.permutation(
+            np.concatenate([np.tile(observed, rounds), rng.permutation(observed)[:rest]])
+        )
 
 
 class ByInput(KindOfLaw, frozen=True, tag="by_input"):
@@ -429,7 +434,9 @@ def _whole(what: str, text: str | float) -> int:
 
 
 def _require_count(tokens: float) -> None:
-    if not 1 <= tokens <= MOST_TOKENS:
+    if not tokens <= MOST_TOKENS:
+        raise InputError(f"a length is {MOST_TOKENS:,} at most, got {tokens:g}", hint=_HINT)
+    if tokens < 1:
         raise InputError(f"a length is 1 token or more, got {tokens:g}", hint=_HINT)
 
 

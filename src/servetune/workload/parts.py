@@ -350,4 +350,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 def _require_weight(what: str, weight: float) -> None:
     if not (math.isfinite(weight) and weight > 0):
-        raise InputError(f"the weight of {what} must be positive, got {weight:g}")
+        raise InputError(
+            f"the weight of {what} must be positive, got {weight:g}",
+            hint="weight = 3 beside weight = 1 is three quarters",
+        )

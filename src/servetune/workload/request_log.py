@@ -54,6 +54,9 @@ _LINES_TO_DETECT, _EXAMPLES = 400, 3
 
 _WORD = (1 << 64) - 1
 
+#: Seconds above which a number of them is a time since 1970.
+_YEARS_S = 1e8
+
 
 class LoggedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request of a log.
@@ -147,6 +150,7 @@ class _Read(msgspec.Struct, kw_only=True):
     streamed: bool | None = None
     most_tokens: int | None = None
     failed: bool = False
+    zoned: frozenset[bool] = frozenset()  # whether its times have a zone
 
 
 def read_log(
@@ -175,6 +179,7 @@ def read_log(
     unreadable: list[str] = []
     unanswered = outside = bad = 0
     found: list[LoggedRequest] = []
+    zones: dict[bool, str] = {}
     for where, read in _READERS[form](_lines(name)):
         if isinstance(read, str):
             bad += 1
@@ -188,6 +193,14 @@ def read_log(
         if made is None:
             unanswered += 1
             continue
+        for zoned in read.zoned:
+            zones.setdefault(zoned, where)
+        if len(zones) > 1:
+            raise InputError(
+                f"{zones[False]} has a time without a zone, and {zones[True]} one with it",
+                hint="they may be hours apart: write the zone of each time (Z, +02:00), or seconds "
+                "since 1970",
+            )
         found.append(made)
     found.sort(key=lambda each: each.at_s)
     if not found:
@@ -229,6 +242,14 @@ def time_of(written: object) -> float:
         if abs(number) >= least:
             return number / unit
     return number
+
+
+def has_zone(written: object) -> bool:
+    """Whether a time that `time_of` reads is one moment everywhere: not a date without a zone."""
+    try:
+        return math.isfinite(float(written))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return datetime.fromisoformat(str(written).strip().replace(",", ".")).tzinfo is not None
 
 
 # How lines are found
@@ -423,11 +444,11 @@ def _exchange(row: JsonMembers, body: Any, answer: Any) -> _Read:
     if isinstance(got, list):
         got = got[0] if got else {}
     answered: JsonMembers = got if isinstance(got, Mapping) else {}
-    at_s = _first_time(row, _TIMES)
-    if at_s is None:
-        at_s = _first_time(answered, _TIMES)
-    if at_s is None:
+    start = _first_time(row, _TIMES) or _first_time(answered, _TIMES)
+    if start is None:
         raise _Unreadable("no time that can be read (timestamp, created, start_time, ...)")
+    at_s, zoned = start
+    end_s, end_zoned = _end(row, start) or (None, zoned)
     pieces = _pieces(sent)
     usage = next((u for u in (row.get("usage"), answered.get("usage")) if isinstance(u, dict)), {})
     text = "".join(pieces)
@@ -436,7 +457,7 @@ def _exchange(row: JsonMembers, body: Any, answer: Any) -> _Read:
         ends.append((ends[-1] if ends else 0) + len(piece))
     return _Read(
         at_s=at_s,
-        end_s=_end(row, at_s),
+        end_s=end_s if end_s is not None and end_s >= at_s else None,
         input_tokens=_tokens(usage, "prompt_tokens", "input_tokens"),
         output_tokens=_tokens(usage, "completion_tokens", "output_tokens"),
         text=text or None,
@@ -445,26 +466,29 @@ def _exchange(row: JsonMembers, body: Any, answer: Any) -> _Read:
         session=_session(row, sent),
         streamed=bool(sent["stream"]) if "stream" in sent else None,
         failed=_failed(row, answered),
+        # A small number is a time since some start, or no time at all: `response_time` of 0.8.
+        zoned=frozenset((zoned, end_zoned if (end_s or 0) > _YEARS_S else zoned)),
     )
 
 
-def _first_time(row: JsonMembers, names: Sequence[str]) -> float | None:
+def _first_time(row: JsonMembers, names: Sequence[str]) -> tuple[float, bool] | None:
+    """First of these times that can be read, in seconds, and whether it has a zone."""
     for name in names:
         if row.get(name) is not None:
             try:
-                return time_of(row[name])
+                return time_of(row[name]), has_zone(row[name])
             except ValueError:
                 continue
     return None
 
 
-def _end(row: JsonMembers, at_s: float) -> float | None:
+def _end(row: JsonMembers, start: tuple[float, bool]) -> tuple[float, bool] | None:
+    """End of an answer by its latency or a time of its own; `None` where the log has neither."""
     for name, per_s in _LATENCIES:
         value = row.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
-            return at_s + value / per_s
-    end_s = _first_time(row, _END_TIMES)
-    return end_s if end_s is not None and end_s >= at_s else None
+            return start[0] + value / per_s, start[1]
+    return _first_time(row, _END_TIMES)
 
 
 def _tokens(usage: JsonMembers, *names: str) -> int | None:
@@ -678,14 +702,20 @@ def _trace(form_name: str) -> Callable[[Iterable[_Line]], Iterator[_Found]]:
 
     def _trace_row(cells: JsonMembers) -> _Read:
         try:
-            at_s = form.seconds(cells[form.time.lower()])
+            written = cells[form.time.lower()]
+            at_s = form.seconds(written)
             prompt = float(cells[form.input_tokens.lower()])
             answer = float(cells[form.output_tokens.lower()])
         except (KeyError, ValueError, TypeError, OverflowError):
             raise _Unreadable(f"needs {', '.join(form.columns)}") from None
         if not (math.isfinite(at_s) and 0 <= prompt <= MOST_TOKENS and 0 <= answer <= MOST_TOKENS):
             raise _Unreadable("a time or a length that is none")
-        read = _Read(at_s=at_s, input_tokens=int(prompt), output_tokens=int(answer))
+        read = _Read(
+            at_s=at_s,
+            input_tokens=int(prompt),
+            output_tokens=int(answer),
+            zoned=frozenset((has_zone(written),)),
+        )
         ids = cells.get("hash_ids")
         if isinstance(ids, list) and ids:
             try:

@@ -118,7 +118,10 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 hint="it needs a [[part]], or a trace",
             )
         if self.request_count < 1:
-            raise InputError(f"a run needs at least one request, got {self.request_count}")
+            raise InputError(
+                f"a run needs at least one request, got {self.request_count}",
+                hint="request_count is 1 or more",
+            )
         for name, count in (("requests", self.request_count), ("users", self.concurrency or 0)):
             if count > MOST_REQUESTS:
                 shown = f"{count:,}" if count < 10**15 else f"10^{len(str(count)) - 1}"
@@ -426,7 +429,10 @@ def read_workload(path: str | Path) -> Workload:
     except UnicodeDecodeError:
         raise InputError(f"the workload {path} is not text") from None
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not TOML: {error}") from None
+        raise InputError(
+            f"{path} is not TOML: {error}",
+            hint="correct that place, or fit the log again where the file was cut off",
+        ) from None
     table.setdefault("name", Path(path).stem)
     return workload_of(table, where=str(path))
 
