@@ -121,7 +121,7 @@ def fleet_day(
     single = [_Mix(one=one, lost=lost) for one in sized.instances]
     alone = best_of(single, _TYPES_PLAYED, math.inf)
     assert alone is not None
-    mixed = None
+    mixed, pairs = None, list[_Mix]()
     if not one_type:
         pairs = [m for m in _mixes(sized, lost, traffic.peak_per_s) if m.one.name in dearer]
         mixed = best_of(pairs, _MIXES_PLAYED, _WORTHWHILE * alone[1].usd)
@@ -132,6 +132,7 @@ def fleet_day(
         alone_usd=alone[1].usd if worthwhile else None,
         alone=_scaled(alone[0].one, alone[1], 1.0) if worthwhile else None,
         mixed_usd=mixed[1].usd if mixed is not None else None,
+        mixes=len(pairs),
     )
 
 

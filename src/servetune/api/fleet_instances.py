@@ -383,9 +383,9 @@ def _simulated(
             put(place, rate)
         elif (found := _size(asked, layout, copy)) is not None:
             sized.append(found)
-    runs = sum(copy.runs for copy in copies.values())
+    runs = [copy.runs for copy in copies.values() if copy.runs]
     progress(
-        f"simulated {len(copies)} kinds of copies, {runs} runs, for {len(asked.nodes)} instances"
+        f"simulated {len(runs)} kinds of copies, {sum(runs)} runs, for {len(asked.nodes)} instances"
     )
     return sized, passed
 

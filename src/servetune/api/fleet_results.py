@@ -107,7 +107,8 @@ class FleetDay(msgspec.Struct, frozen=True, kw_only=True):
         alone: The cheapest scaling of one type, where two together cost less.
         alone_usd: Price of the day under it, with what is worth reserving reserved.
         mixed_usd: Price likewise of the cheapest two types that were played, the answer or not;
-            `None` where none was.
+            `None` where arithmetic left none to play.
+        mixes: Numbers of two types that were compared by arithmetic.
     """
 
     traffic: Traffic
@@ -128,6 +129,7 @@ class FleetDay(msgspec.Struct, frozen=True, kw_only=True):
     alone: Scaled | None = None
     alone_usd: float | None = None
     mixed_usd: float | None = None
+    mixes: int = 0
 
     @property
     def parts(self) -> tuple[Scaled, ...]:
@@ -417,7 +419,8 @@ def _day_lines(day: FleetDay, plan: FleetPlan, width: int | None = 100) -> Itera
             f"{policy.target:g} requests in flight per instance: "
             f"{played.instance_hours:,.1f} instance-hours, {format_usd(played.usd)} on demand"
         )
-    yield from fold(_mix_text(day))
+    if _mix_text(day):
+        yield from fold(_mix_text(day))
     yield from fold(
         f"played in the simulator: limits held in {_share(played.held_fraction)} of "
         f"{len(played.serving):,} windows of {policy.period_s:g} s and for "
@@ -478,12 +481,12 @@ def _mix_text(day: FleetDay) -> str:
             f"{day.alone.minimum} to {day.alone.maximum} x {day.alone.instance}, "
             f"{format_usd(day.alone_usd)}"
         )
-    if day.mixed_usd is not None:
-        return (
-            "two types together do not cost less: the cheapest that was played takes "
-            f"{format_usd(day.mixed_usd)}"
-        )
-    return ""
+    if not day.mixes:
+        return ""
+    words = f"two types together do not cost less, in {day.mixes} numbers of them"
+    if day.mixed_usd is None:
+        return words
+    return f"{words}: the cheapest that was played takes {format_usd(day.mixed_usd)}"
 
 
 def _reserved(day: FleetDay) -> str:

@@ -37,7 +37,7 @@ _SURELY = 0.4
 #: one where its values are below a share of the limits, and elsewhere; their requests. Where one
 #: misses, the next rate is where values would be below their limits by so much, between two shares
 #: of the rate.
-_SEEDS_NEAR_FULL, _FAR_BELOW, _SEEDS, _LONG, _AIM, _STEPS = 2, 0.7, 1, 8000, 0.01, (0.85, 0.98)
+_SEEDS_NEAR_FULL, _FAR_BELOW, _SEEDS, _LONG, _AIM, _STEPS = 2, 0.7, 1, 8000, 0.01, (0.93, 0.98)
 #: Share of a run's requests at its beginning, when the copy is not yet full, that are left out.
 _WARM_UP = 0.1
 #: Precision of the largest rate within the limits, as a share of the largest throughput, and of a
@@ -48,6 +48,9 @@ _LOWEST = 0.02
 #: Rates as shares of the largest within the limits near which a whole curve has points, and how
 #: near those are.
 _SHAPE, _NEAR = (0.3, 0.6, 0.85, 1.1), 0.14
+#: Rate, as a share of the formula's throughput, of the last point where the limits are missed far
+#: below: what a copy does whose limits are missed anyway.
+_TOP = 0.85
 
 
 class SimulatedCopy:
@@ -219,6 +222,9 @@ class SimulatedCopy:
             rate, near = share * self._capacity_per_s, _NEAR * self._capacity_per_s
             if not any(abs(other - rate) < near for other in self._points) and self._sustains(rate):
                 self.point(rate)
+        if max(self._points) <= 1.2 * _SURELY * self._formula_per_s:
+            top = _TOP * self._formula_per_s
+            self._points[top] = self._run(top, _LEAST_NEAR_FULL)
         found = self.known()
         if found is None:
             return None
