@@ -14,6 +14,8 @@ from servetune.errors import InputError, UnknownName
 from servetune.hardware import instance
 from servetune.workload.day import traffic_of
 
+pytestmark = pytest.mark.xdist_group("fleet")  # what is simulated once is for all
+
 LIMITS = "ttft:p99<=2s;e2e_latency:p99<=15s"
 SHORT = {"input_tokens": 300, "output_tokens": 100}
 ON_L4 = {**SHORT, "instance": "ml.g6.xlarge", "constraints": LIMITS}

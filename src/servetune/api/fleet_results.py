@@ -460,7 +460,8 @@ def _day_lines(day: FleetDay, plan: FleetPlan, width: int | None = 100) -> Itera
     if day.slow_policy is not None and day.slow_usd is not None:
         slow = day.slow_policy
         yield from fold(
-            f"at the slow end of the interval: {_instances(slow.minimum, slow.maximum)}, "
+            f"at the slow end of the interval: {_instances(slow.minimum, slow.maximum)}"
+            f"{f' of {name} beside the same {day.base.instance}' if day.base else ''}, "
             + (
                 f"one more at {slow.target:g} in flight"
                 if slow.minimum != slow.maximum
@@ -474,19 +475,20 @@ def _day_lines(day: FleetDay, plan: FleetPlan, width: int | None = 100) -> Itera
 
 def _mix_text(day: FleetDay) -> str:
     """What a second type does for the day, in words."""
+    reserving = " with reservations" if day.reserved_usd is not None else ""
     if day.base is not None and day.alone is not None and day.alone_usd is not None:
         return (
             "a router divides requests by the capacity of what serves, "
             f"{day.base.traffic_fraction:.0%} of them to {day.base.instance}; one type alone: "
-            f"{day.alone.minimum} to {day.alone.maximum} x {day.alone.instance}, "
-            f"{format_usd(day.alone_usd)}"
+            f"{_range_text(day.alone.minimum, day.alone.maximum)} x {day.alone.instance}, "
+            f"{format_usd(day.alone_usd)}{reserving}"
         )
     if not day.mixes:
         return ""
     words = f"two types together do not cost less, in {day.mixes} numbers of them"
     if day.mixed_usd is None:
         return words
-    return f"{words}: the cheapest that was played takes {format_usd(day.mixed_usd)}"
+    return f"{words}: the cheapest that was played takes {format_usd(day.mixed_usd)}{reserving}"
 
 
 def _reserved(day: FleetDay) -> str:
@@ -495,9 +497,12 @@ def _reserved(day: FleetDay) -> str:
     return f"{day.base.minimum} x {day.base.instance} and {day.reserved} x {day.scaling.instance}"
 
 
+def _range_text(fewest: int, most: int) -> str:
+    return f"{fewest}" if fewest == most else f"{fewest} to {most}"
+
+
 def _instances(fewest: int, most: int) -> str:
-    count = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-    return f"{count} {'instance' if most == 1 else 'instances'}"
+    return f"{_range_text(fewest, most)} {'instance' if most == 1 else 'instances'}"
 
 
 def _share(fraction: float) -> str:

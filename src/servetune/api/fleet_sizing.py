@@ -261,7 +261,7 @@ def fleet(request: Fleet | str | None = None, /, **options: object) -> FleetPlan
     Example:
         >>> import servetune as st
         >>> found = st.fleet(
-        ...     "Qwen/Qwen3-4B", rate=5, constraints="e2e_latency:p99<=5s",
+        ...     "Qwen/Qwen3-4B", rate=20, constraints="e2e_latency:p99<=30s",
         ...     instance="ml.g6.xlarge", input_tokens=300, output_tokens=100,
         ... )
         >>> found.levels[0].fleet.counts
