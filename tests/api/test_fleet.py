@@ -8,8 +8,13 @@ import msgspec
 import pytest
 
 import servetune as st
+from servetune.api.fleet_days import fleet_day
+from servetune.api.fleet_instances import Sized
 from servetune.errors import InputError, UnknownName
 from servetune.hardware import instance
+from servetune.workload.day import traffic_of
+
+pytestmark = pytest.mark.xdist_group("fleet")  # what is simulated once is for all
 
 LIMITS = "ttft:p99<=2s;e2e_latency:p99<=15s"
 SHORT = {"input_tokens": 300, "output_tokens": 100}
@@ -20,8 +25,8 @@ ON_L4 = {**SHORT, "instance": "ml.g6.xlarge", "constraints": LIMITS}
 def journals(tmp_path_factory):
     """Simulated trials of one configuration: by users, and by requests per second."""
     folder = tmp_path_factory.mktemp("trials")
-    lengths = ["num_prompts=700", "random_input_len=300", "random_output_len=100"]
-    loads = {"users": "max_concurrency=[1,8,16,32]", "rates": "request_rate=[1,3,5]"}
+    lengths = ["num_prompts=400", "random_input_len=300", "random_output_len=100"]
+    loads = {"users": "max_concurrency=[1,8,16,32]", "rates": "request_rate=[1,3]"}
     for name, load in loads.items():
         st.tune(
             "Qwen/Qwen3-4B",
@@ -41,6 +46,7 @@ def journal(journals):
 
 @pytest.fixture(scope="module")
 def predicted():
+    """A type whose queues bind, found with few simulations, and one without a price."""
     asked = {**ON_L4, "instance": "ml.g6.xlarge,ml.p5e.48xlarge"}
     return st.fleet("Qwen/Qwen3-4B", rate="1..50", survive=1, reserved_discount=0.4, **asked)
 
@@ -101,8 +107,9 @@ def test_a_day_is_answered_by_what_was_played(journal, tmp_path):
 
 
 def test_trials_agree_with_the_prediction_of_the_same_copies(journals):
-    limits = "e2e_latency:p99<=5s"
-    predicted = st.fleet("Qwen/Qwen3-4B", rate=20, **{**ON_L4, "constraints": limits})
+    predicted = st.fleet(
+        "Qwen/Qwen3-4B", rate=20, **{**ON_L4, "constraints": "e2e_latency:p99<=5s"}
+    )
     [alone] = predicted.instances
     tune, deploy = map(shlex.split, predicted.levels[0].scaling[0].commands)
     assert tune[:4] == ["servetune", "tune", "--engine", "simulated"]
@@ -111,7 +118,7 @@ def test_trials_agree_with_the_prediction_of_the_same_copies(journals):
     for name in ("users", "rates"):
         [found[name]] = st.fleet(source=[journals / f"{name}.jsonl"], rate=20).instances
     assert found["rates"].basis == "simulated"
-    # Trials of 700 requests meet fewer bursts than the runs that a prediction has to hold in.
+    # Trials of 400 requests meet fewer bursts than the runs that a prediction has to hold in.
     assert found["rates"].capacity_per_s == pytest.approx(alone.capacity_per_s, rel=0.15)
     # Users who begin together meet each other's first prompts, which random arrivals do not.
     share = found["users"].capacity_per_s / alone.capacity_per_s
@@ -158,6 +165,38 @@ def test_a_day_prints_the_scaling_that_was_played(journal, tmp_path):
     page = hilly.page()
     assert page.count(">Instances<") == 0
     assert ">24</text>" in page
+
+
+def test_a_day_may_have_instances_of_another_type_that_always_run(predicted):
+    [small] = predicted.instances
+    usd = 3 * small.price.usd_per_hour  # four copies for the price of three
+    made = instance("ml.g6.12xlarge")
+    made = msgspec.structs.replace(
+        made, price=msgspec.structs.replace(made.price, usd_per_hour=usd)
+    )
+    large = msgspec.structs.replace(
+        small,
+        node=made,
+        copies=4,
+        capacity_per_s=4 * small.capacity_per_s,
+        slow_capacity_per_s=4 * small.slow_capacity_per_s,
+    )
+    sized = Sized(model=predicted.model, instances=(large, small), left_out=())
+    asked = {"lost": 0, "discount": 0.3}
+    day = fleet_day(traffic_of("office", 60), sized, one_type=False, **asked)
+    alone = fleet_day(traffic_of("office", 60), sized, one_type=True, **asked)
+    assert day.base.instance == "ml.g6.12xlarge"
+    assert day.scaling.instance == "ml.g6.xlarge"
+    assert day.played.held
+    assert day.reserved_usd < 0.99 * alone.reserved_usd == pytest.approx(0.99 * day.alone_usd)
+    assert alone.base is None
+    assert 0.2 < day.base.traffic_fraction == pytest.approx(1 - day.scaling.traffic_fraction)
+    found = msgspec.structs.replace(predicted, instances=sized.instances, levels=(), day=day)
+    words = f"{day.base.minimum} x ml.g6.12xlarge always, and"
+    assert words in " ".join(str(found).split())
+    assert words in found.page()
+    assert found.to_json()["day"]["base"].minimum == day.base.minimum
+    assert list(found.df["always"]) == [day.base.minimum] * 8640
 
 
 def test_prices_of_every_source_and_mixed_services_are_said(predicted, journal):

@@ -8,10 +8,26 @@ import pytest
 
 from servetune.errors import InputError
 from servetune.hardware import node
-from servetune.metrics import parse_constraints
+from servetune.metrics import parse_constraints, summarize
+from servetune.metrics.record import Record
 from servetune.models import load_shape
-from servetune.perf.copy_curve import CopyCurve, CurvePoint, Level, open_curve
-from servetune.perf.fleet_day import Fleet, cheapest_policy, play, reserved_count, reserved_usd
+from servetune.perf.copy_curve import (
+    CopyCurve,
+    CurvePoint,
+    Level,
+    open_curve,
+    point_of,
+    point_of_records,
+)
+from servetune.perf.fleet_day import (
+    Base,
+    Fleet,
+    cheapest_policy,
+    day_usd,
+    play,
+    reserved_count,
+    reserved_usd,
+)
 from servetune.perf.sim.copy_load import SimulatedCopy
 from servetune.perf.sim.fleet_requests import simulate_fleet
 from servetune.perf.sim.simulation import RunOptions, prepared_run
@@ -224,3 +240,76 @@ def test_windows_agree_with_every_request_of_a_small_fleet():
     seen = sum(record.e2e_s for record in run.records) / traffic.lasts_s
     counted = float(np.mean(np.array(windows.in_flight) * np.array(windows.serving)))
     assert counted == pytest.approx(seen, rel=0.15)
+
+
+def test_instances_that_always_run_beside_scaled_ones_take_their_share_and_their_price():
+    cheap = Fleet(curve=queue(most=40.0), copies=1, start_up_s=1.0, usd_per_hour=2.0, lost=0)
+    base, day = Base(fleet=cheap, count=2), hill(300)
+    found = cheapest_policy(day, fleet(), base)
+    assert found.played.held
+    assert found.usd == found.played.usd < cheapest_policy(day, fleet()).usd
+    counts = np.array(found.played.serving)
+    assert found.played.usd == pytest.approx(8 * 2 * 2 + sum(found.played.paid) / 360 * 3)
+    # 36 requests per second of each base instance and 18 of each scaled one, at most.
+    assert (day.windows() <= 2 * 36 * 1.02 + 18 * 1.02 * counts).all()
+    policy = ScalingPolicy(minimum=1, maximum=1, target=10)
+    load = day.windows()[0]
+    share = 2 * fleet().capacity_per_s / 2 / (2 * fleet().capacity_per_s / 2 + base.capacity_per_s)
+    seen = play(day, fleet(), policy, base).in_flight[0]
+    assert seen == pytest.approx(fleet().target_at(share * load), rel=0.01)
+
+
+def test_the_loss_of_the_larger_of_two_kinds_is_borne():
+    large = Fleet(curve=batching(40.0), copies=1, start_up_s=1.0, usd_per_hour=5.0, lost=1)
+    base, flat = Base(fleet=large, count=1), traffic_of("flat", 50)
+    found = cheapest_policy(flat, fleet(lost=1), base)
+    # Without the base of 36 requests per second the scaled ones, 18 each, carry all 50.
+    assert found.played.held
+    assert found.policy.minimum == math.ceil(50 / 18)
+    lonely = msgspec.structs.replace(found.policy, minimum=1, maximum=1)
+    assert not play(flat, fleet(lost=1), lonely, base).held
+
+
+def test_a_discount_counts_where_the_policy_is_chosen():
+    day = hill(600)
+    plain, reserved = cheapest_policy(day, fleet()), cheapest_policy(day, fleet(), None, 0.6)
+    assert reserved.usd < day_usd(plain.played, fleet(), None, 0.6, 10.0)
+    assert reserved.policy != plain.policy
+    assert plain.usd == plain.played.usd
+
+
+def test_a_copy_is_narrowed_down_from_above():
+    part = Part(input_tokens=Uniform(50, 100), output_tokens=Uniform(8, 16))
+    copy = SimulatedCopy(
+        Plan(model="Qwen/Qwen3-4B"),
+        load_shape("Qwen/Qwen3-4B"),
+        node(gpu="L4", count=1),
+        Workload(parts=(part,), request_count=1000),
+        parse_constraints("ttft:p99<=20s;e2e_latency:p90<=700ms"),
+        most_per_s=60.0,
+    )
+    bounds = [copy.upper_per_s]
+    while copy.narrow():
+        bounds.append(copy.upper_per_s)
+    assert bounds == sorted(bounds, reverse=True)
+    assert 2 < len(bounds) < copy.runs < 9
+    assert 0.9 * bounds[-1] < copy.known().capacity_per_s() <= bounds[-1]
+
+
+def test_the_point_of_records_is_that_of_their_results():
+    limits = parse_constraints("ttft:p99<=1s;e2e_latency<=10s;tpot:median<=50ms;itl:p95<=1s")
+    chance = np.random.default_rng(5)
+    records = []
+    for index in range(200):
+        due_s, gaps_s = index * 0.5, chance.exponential(0.05, size=20)
+        times_s = (due_s + np.cumsum([0.5, *gaps_s])).tolist()
+        records.append(
+            Record(
+                index=index, input_tokens=5, output_tokens=21, due_s=due_s, sent_s=due_s,
+                end_s=times_s[-1], chunk_times_s=times_s, outcome="ok" if index % 9 else "timeout",
+            )
+        )  # fmt: skip
+    results = summarize(records, duration_s=110.0, further_percentiles=[95, 99], extras=False)
+    point = point_of_records(2.0, records, limits)
+    assert point.values == pytest.approx(point_of(2.0, 1.0, results, limits).values)
+    assert point.in_flight == pytest.approx(2.0 * results["mean_e2e_latency_ms"] / 1000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from servetune.perf.copy_curve import CopyCurve, Level, open_curve, point_of
 from servetune.perf.roofline import interval_of as predicted_interval
 from servetune.perf.roofline.accuracy import Ran
 from servetune.perf.sim.copy_load import SimulatedCopy
-from servetune.perf.sweep import Swept, layouts, sweep
+from servetune.perf.sweep import LADDER, Swept, layouts, sweep
 from servetune.plan import Plan
 from servetune.search.least_cost import Capacity
 from servetune.store import TrialRecord
@@ -41,6 +42,8 @@ SERVER_S = 120.0
 
 #: By how much a simulated copy may do more than the formula says before it is passed over unseen.
 _MARGIN = 1.15
+#: Users for whom the formula bounds what a copy does.
+_USERS = LADDER[::2]
 
 
 class SizedInstance(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,6 +194,16 @@ class _Layout(msgspec.Struct, frozen=True, kw_only=True):
     bound_per_s: float
 
     @property
+    def usd_per_hour(self) -> float:
+        assert self.node.price is not None
+        return self.node.price.usd_per_hour
+
+    def copies_per_s(self, alone_per_s: float) -> float:
+        """Throughput of all copies together, by that of one alone."""
+        count = self.plan.replicas * self.plan.data_parallel
+        return self.plan.replicas * host_fraction(count) * alone_per_s
+
+    @property
     def one(self) -> Plan:
         return msgspec.structs.replace(self.plan, replicas=1)
 
@@ -302,7 +315,14 @@ def _layouts(
         if key not in known:
             alone = msgspec.structs.replace(node, device_count=one.device_count)
             known[key] = list(
-                sweep([one], asked.shape, alone, asked.workload, calibration=calibration)
+                sweep(
+                    [one],
+                    asked.shape,
+                    alone,
+                    asked.workload,
+                    concurrencies=_USERS,
+                    calibration=calibration,
+                )
             )
         points = known[key]
         if not points:
@@ -341,45 +361,55 @@ def _simulated(
     passed: dict[str, str] = {}
     copies: dict[tuple[object, ...], SimulatedCopy] = {}
     possible = [each for each in candidates if each.bound_per_s > 0]
+    queue: list[tuple[float, float, int, float]] = []
 
-    def bound(layout: _Layout) -> float:
-        return layout.bound_per_s * layout.plan.replicas
+    def put(place: int, rate_per_s: float) -> None:
+        if rate_per_s:
+            usd = possible[place].usd_per_hour
+            heapq.heappush(queue, (usd / rate_per_s, usd, place, rate_per_s))
 
-    def usd(layout: _Layout) -> float:
-        assert layout.node.price is not None
-        return layout.node.price.usd_per_hour
-
-    for layout in sorted(possible, key=lambda each: (usd(each) / bound(each), usd(each))):
-        cheaper = _replacing(sized, bound(layout), usd(layout))
-        if cheaper is not None and not asked.named:
+    for place, layout in enumerate(possible):
+        put(place, layout.bound_per_s * layout.plan.replicas)
+    while queue:  # the one that may be the cheapest per request is looked at more closely
+        _, usd, place, rate = heapq.heappop(queue)
+        layout = possible[place]
+        copy = _copy_of(asked, layout, copies)
+        cheaper = None if asked.named else _replacing(sized, rate, usd)
+        if cheaper is not None:
             passed[layout.node.name] = f"{cheaper.name} does the same for no more"
-            continue
-        found = _size(asked, layout, copies)
-        if found is not None:
+        elif (upper := layout.copies_per_s(copy.upper_per_s)) < rate:
+            put(place, upper)
+        elif copy.narrow():
+            put(place, rate)
+        elif (found := _size(asked, layout, copy)) is not None:
             sized.append(found)
-    runs = sum(copy.runs for copy in copies.values())
+    runs = [copy.runs for copy in copies.values() if copy.runs]
     progress(
-        f"simulated {len(copies)} kinds of copies, {runs} runs, for {len(asked.nodes)} instances"
+        f"simulated {len(runs)} kinds of copies, {sum(runs)} runs, for {len(asked.nodes)} instances"
     )
     return sized, passed
 
 
-def _size(
+def _copy_of(
     asked: Candidates, layout: _Layout, copies: dict[tuple[object, ...], SimulatedCopy]
-) -> SizedInstance | None:
-    node, count = layout.node, layout.plan.replicas * layout.plan.data_parallel
-    calibration = asked.calibrations.get(node.device.name)
+) -> SimulatedCopy:
+    """The copy of a layout, simulated once for all instances that have equal ones."""
     if layout.kind not in copies:
         copies[layout.kind] = SimulatedCopy(
             layout.one,
             asked.shape,
-            msgspec.structs.replace(node, device_count=layout.one.device_count),
+            msgspec.structs.replace(layout.node, device_count=layout.one.device_count),
             asked.workload,
             asked.limits,
             most_per_s=layout.most_per_s,
-            calibration=calibration,
+            calibration=asked.calibrations.get(layout.node.device.name),
         )
-    copy = copies[layout.kind]
+    return copies[layout.kind]
+
+
+def _size(asked: Candidates, layout: _Layout, copy: SimulatedCopy) -> SizedInstance | None:
+    node, count = layout.node, layout.plan.replicas * layout.plan.data_parallel
+    calibration = asked.calibrations.get(node.device.name)
     if copy.capacity_per_s() is None:
         return None
     curve = copy.curve()

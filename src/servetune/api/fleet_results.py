@@ -88,7 +88,8 @@ class FleetDay(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         traffic: The traffic.
-        scaling: Instances and their scaling.
+        scaling: Instances that are scaled, and how.
+        base: Instances of another type that always run beside them; `None` without.
         policy: The policy that was played.
         played: The day under it.
         load_fraction: Load at the target over that at the limits.
@@ -103,10 +104,16 @@ class FleetDay(msgspec.Struct, frozen=True, kw_only=True):
             load then.
         slow_usd: Price of the day under it.
         tried: Days that were played to find the policy.
+        alone: The cheapest scaling of one type, where two together cost less.
+        alone_usd: Price of the day under it, with what is worth reserving reserved.
+        mixed_usd: Price likewise of the cheapest two types that were played, the answer or not;
+            `None` where arithmetic left none to play.
+        mixes: Numbers of two types that were compared by arithmetic.
     """
 
     traffic: Traffic
     scaling: Scaled
+    base: Scaled | None = None
     policy: ScalingPolicy
     played: PlayedDay
     load_fraction: float
@@ -119,6 +126,15 @@ class FleetDay(msgspec.Struct, frozen=True, kw_only=True):
     slow_policy: ScalingPolicy | None = None
     slow_usd: float | None = None
     tried: int = 1
+    alone: Scaled | None = None
+    alone_usd: float | None = None
+    mixed_usd: float | None = None
+    mixes: int = 0
+
+    @property
+    def parts(self) -> tuple[Scaled, ...]:
+        """Each type with its scaling."""
+        return (self.scaling,) if self.base is None else (self.base, self.scaling)
 
 
 class FleetPlan(Tabular, frozen=True, kw_only=True):
@@ -235,7 +251,7 @@ class FleetPlan(Tabular, frozen=True, kw_only=True):
 
     def _commands(self) -> Iterator[str]:
         if self.day is not None:
-            scaled: tuple[Scaled, ...] = (self.day.scaling,)
+            scaled = self.day.parts
         elif len(self.levels) == 1:
             scaled = self.levels[0].scaling
         else:
@@ -263,9 +279,10 @@ class FleetPlan(Tabular, frozen=True, kw_only=True):
             ]
             tables.append(PageTable("Left out", ("why", "instances"), rows))
         lines.append(_slow_text(self.instances))
-        commands = self.day.scaling.commands if self.day is not None else ()
+        parts = self.day.parts if self.day is not None else ()
         if len(self.levels) == 1:
-            commands = tuple(c for each in self.levels[0].scaling for c in each.commands)
+            parts = self.levels[0].scaling
+        commands = tuple(command for each in parts for command in each.commands)
         return plain_page(
             f"Fleet of {self.model}",
             facts=(*self._facts(), ("prices", _prices_text(self.instances))),
@@ -390,22 +407,25 @@ def _day_lines(day: FleetDay, plan: FleetPlan, width: int | None = 100) -> Itera
         f"day '{traffic.name}': {played.requests:,.0f} requests in {traffic.lasts_s / HOUR_S:g} h, "
         f"at most {format_rate(traffic.peak_per_s)}/s"
     )
+    base = f"{day.base.minimum} x {day.base.instance} always, and " if day.base else ""
     if policy.minimum == policy.maximum:
         yield from fold(
-            f"{policy.minimum} x {name}, always: no scaling that holds the limits costs less, "
-            f"{format_usd(played.usd)}"
+            f"{base}{policy.minimum} x {name}, always: no scaling that holds the limits costs "
+            f"less, {format_usd(played.usd)}"
         )
     else:
         yield from fold(
-            f"{policy.minimum} to {policy.maximum} x {name}, one more at "
+            f"{base}{policy.minimum} to {policy.maximum} x {name}, one more at "
             f"{policy.target:g} requests in flight per instance: "
             f"{played.instance_hours:,.1f} instance-hours, {format_usd(played.usd)} on demand"
         )
+    if _mix_text(day):
+        yield from fold(_mix_text(day))
     yield from fold(
         f"played in the simulator: limits held in {_share(played.held_fraction)} of "
         f"{len(played.serving):,} windows of {policy.period_s:g} s and for "
         f"{_share(played.within_fraction)} of the requests; "
-        f"{_instances(played.fewest, played.most)} served"
+        f"{_instances(played.fewest, played.most)} {f'of {name} ' if day.base else ''}served"
         + (
             f"; with {plan.survive} lost they would hold in {_share(played.safe_fraction)}"
             if plan.survive
@@ -434,13 +454,14 @@ def _day_lines(day: FleetDay, plan: FleetPlan, width: int | None = 100) -> Itera
     )
     if day.reserved is not None and day.reserved_usd is not None:
         yield from fold(
-            f"{day.reserved} reserved at {plan.reserved_discount:.0%} off and the rest on demand: "
-            f"{format_usd(day.reserved_usd)}"
+            f"{_reserved(day)} reserved at {plan.reserved_discount:.0%} off and the rest on "
+            f"demand: {format_usd(day.reserved_usd)}"
         )
     if day.slow_policy is not None and day.slow_usd is not None:
         slow = day.slow_policy
         yield from fold(
-            f"at the slow end of the interval: {_instances(slow.minimum, slow.maximum)}, "
+            f"at the slow end of the interval: {_instances(slow.minimum, slow.maximum)}"
+            f"{f' of {name} beside the same {day.base.instance}' if day.base else ''}, "
             + (
                 f"one more at {slow.target:g} in flight"
                 if slow.minimum != slow.maximum
@@ -452,9 +473,36 @@ def _day_lines(day: FleetDay, plan: FleetPlan, width: int | None = 100) -> Itera
         yield from fold("at the slow end of the interval this instance holds the limits at no load")
 
 
+def _mix_text(day: FleetDay) -> str:
+    """What a second type does for the day, in words."""
+    reserving = " with reservations" if day.reserved_usd is not None else ""
+    if day.base is not None and day.alone is not None and day.alone_usd is not None:
+        return (
+            "a router divides requests by the capacity of what serves, "
+            f"{day.base.traffic_fraction:.0%} of them to {day.base.instance}; one type alone: "
+            f"{_range_text(day.alone.minimum, day.alone.maximum)} x {day.alone.instance}, "
+            f"{format_usd(day.alone_usd)}{reserving}"
+        )
+    if not day.mixes:
+        return ""
+    words = f"two types together do not cost less, in {day.mixes} numbers of them"
+    if day.mixed_usd is None:
+        return words
+    return f"{words}: the cheapest that was played takes {format_usd(day.mixed_usd)}{reserving}"
+
+
+def _reserved(day: FleetDay) -> str:
+    if day.base is None:
+        return f"{day.reserved}"
+    return f"{day.base.minimum} x {day.base.instance} and {day.reserved} x {day.scaling.instance}"
+
+
+def _range_text(fewest: int, most: int) -> str:
+    return f"{fewest}" if fewest == most else f"{fewest} to {most}"
+
+
 def _instances(fewest: int, most: int) -> str:
-    count = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-    return f"{count} {'instance' if most == 1 else 'instances'}"
+    return f"{_range_text(fewest, most)} {'instance' if most == 1 else 'instances'}"
 
 
 def _share(fraction: float) -> str:
@@ -489,6 +537,7 @@ def _day_rows(day: FleetDay) -> Iterator[dict[str, Any]]:
             "time_s": start_s,
             "rate_per_s": rate,
             "serving": serving,
+            "always": day.base.minimum if day.base is not None else 0,
             "paid": paid,
             "in_flight_per_instance": in_flight,
             "wait_s": wait_s,
@@ -555,7 +604,11 @@ def _day_charts(day: FleetDay) -> list[LineChart]:
         LineChart(
             "Instances over time",
             "hour",
-            [series("serving", "serving"), series("paid for", "paid")],
+            [
+                series("serving", "serving"),
+                series("paid for", "paid"),
+                *([series(f"always: {day.base.instance}", "always")] if day.base else []),
+            ],
         ),
         LineChart(
             "Requests in flight per instance",

@@ -16,6 +16,7 @@ from servetune.api import choosing
 from servetune.api.estimate_commands import journal_command
 from servetune.api.estimated_plan import estimated_plan
 from servetune.api.estimation import ENGINES
+from servetune.api.fleet_days import fleet_day
 from servetune.api.fleet_instances import (
     Candidates,
     Measured,
@@ -57,22 +58,12 @@ from servetune.option import (
     argument,
     option,
 )
-from servetune.perf.fleet_day import (
-    ChosenPolicy,
-    cheapest_policy,
-    play,
-    reserved_count,
-    reserved_usd,
-)
-from servetune.perf.fleet_day import Fleet as DayFleet
 from servetune.plan import Plan
 from servetune.search.least_cost import Cover, LeastCost
 from servetune.store import TrialRecord, latest, require_regular, write_text
 from servetune.workload import SHAREGPT, Workload
-from servetune.workload.day import HOUR_S, Traffic, traffic_of
+from servetune.workload.day import Traffic, traffic_of
 
-#: Types of instances with which a day is played, the cheapest by arithmetic first.
-_TYPES_PLAYED = 3
 _MOST_RATE = 1e6
 _MOST_LOST = 100
 #: Requests that the longest is looked for among, where lengths are drawn, and by how much another
@@ -270,7 +261,7 @@ def fleet(request: Fleet | str | None = None, /, **options: object) -> FleetPlan
     Example:
         >>> import servetune as st
         >>> found = st.fleet(
-        ...     "Qwen/Qwen3-4B", rate=5, constraints="e2e_latency:p99<=5s",
+        ...     "Qwen/Qwen3-4B", rate=20, constraints="e2e_latency:p99<=30s",
         ...     instance="ml.g6.xlarge", input_tokens=300, output_tokens=100,
         ... )
         >>> found.levels[0].fleet.counts
@@ -326,10 +317,10 @@ def _require_agreement(request: Fleet) -> None:
         )
     if request.peak_per_s is not None and request.day is None:
         raise InputError("--peak is the largest rate of a --day", hint="give --day office, too")
-    for name in {"headroom", "one_type"} & spelled.keys() if request.day is not None else ():
+    if request.day is not None and "headroom" in spelled:
         raise InputError(
-            f"{spelled[name]} has no effect on a day",
-            hint="its headroom is found by playing it, on one type of instance",
+            f"{spelled['headroom']} has no effect on a day",
+            hint="its headroom is found by playing it",
         )
     if request.source:
         for name in _OF_PREDICTION & spelled.keys():
@@ -638,71 +629,23 @@ def _workload_of(request: Fleet) -> Workload:
     return Workload(parts=(part,), request_count=1000)
 
 
-# a day
-
-
 def _day(traffic: Traffic, sized: Sized, request: Fleet) -> FleetDay:
-    """The cheapest autoscaled fleet of one type that holds the limits all day, as played."""
-    minutes: list[float] = traffic.windows(60.0).tolist()
-
-    def least_usd(one: SizedInstance) -> float:
-        counts = sum(math.ceil(rate / one.capacity_per_s - 1e-9) for rate in minutes)
-        return one.price.usd_per_hour * (counts / len(minutes) + request.survive)
-
-    played: list[tuple[SizedInstance, DayFleet, ChosenPolicy]] = []
-    for one in sorted(sized.instances, key=least_usd)[:_TYPES_PLAYED]:
-        made = _day_fleet(one, request.survive)
-        if played and traffic.lasts_s / HOUR_S * least_usd(one) > played[0][2].played.usd:
-            continue  # it would cost more even if it changed at once
-        played.append((one, made, cheapest_policy(traffic, made)))
-        played.sort(key=lambda each: each[2].played.usd)
-    one, made, chosen = played[0]
-    policy = chosen.policy
-    full = msgspec.structs.replace(policy, target=made.target_at(made.capacity_per_s))
-    kinds = [each.capacity(0.0) for each in sized.instances]
-    fixed = LeastCost(kinds, request.survive).of(traffic.peak_per_s)
-    hours = traffic.lasts_s / HOUR_S
-    slow = None
-    if one.slow_curve is not None and one.slow_capacity_per_s:
-        slow = cheapest_policy(traffic, msgspec.structs.replace(made, curve=one.slow_curve))
-    held_rate = one.copies * one.curve.rate_with(policy.target / one.copies)
-    scaled = Scaled(
-        instance=one.name,
-        minimum=policy.minimum,
-        maximum=policy.maximum,
-        target=policy.target,
-        target_per_copy=_per_copy(policy.target, one),
-        traffic_fraction=1.0,
+    """The cheapest fleet for a day, with the commands that deploy it."""
+    day = fleet_day(
+        traffic,
+        sized,
+        lost=request.survive,
+        discount=request.reserved_discount,
+        one_type=request.one_type,
     )
-    discount = request.reserved_discount
-    reserved = None if discount is None else reserved_count(chosen.played.paid, discount)
-    return FleetDay(
-        traffic=traffic,
-        scaling=msgspec.structs.replace(scaled, commands=_commands(one, scaled, request)),
-        policy=policy,
-        played=chosen.played,
-        load_fraction=held_rate / made.capacity_per_s,
-        largest_rise=traffic.largest_rise(one.start_up_s),
-        full_target=play(traffic, made, full),
-        fixed=fixed,
-        fixed_usd=fixed.usd_per_hour * hours,
-        reserved=reserved,
-        reserved_usd=None
-        if reserved is None or discount is None
-        else reserved_usd(
-            chosen.played.paid, reserved, discount, one.price.usd_per_hour, policy.period_s
-        ),
-        slow_policy=slow.policy if slow else None,
-        slow_usd=slow.played.usd if slow else None,
-        tried=chosen.tried,
-    )
+    by_name = {one.name: one for one in sized.instances}
 
+    def with_commands(scaled: Scaled) -> Scaled:
+        commands = _commands(by_name[scaled.instance], scaled, request)
+        return msgspec.structs.replace(scaled, commands=commands)
 
-def _day_fleet(one: SizedInstance, lost: int) -> DayFleet:
-    return DayFleet(
-        curve=one.curve,
-        copies=one.copies,
-        start_up_s=one.start_up_s,
-        usd_per_hour=one.price.usd_per_hour,
-        lost=lost,
+    return msgspec.structs.replace(
+        day,
+        scaling=with_commands(day.scaling),
+        base=with_commands(day.base) if day.base is not None else None,
     )

@@ -20,7 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servetune.metrics import Constraint, value_of
+from servetune.metrics.columns import FloatArray, columns_of, known
+from servetune.metrics.latency import gaps_of
+from servetune.metrics.record import Record
 from servetune.metrics.results import ResultFields
+from servetune.units import MS_PER_S
 
 #: Rates, as shares of the largest throughput of a closed loop, of the points made of it.
 _SHARES = (0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.93, 0.96, 0.98)
@@ -28,6 +32,8 @@ _SHARES = (0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.93, 
 _GRID = 2000
 #: Times that a backlog makes longer one to one.
 WAITING = ("ttft", "e2e_latency")
+#: Column of each latency of whole requests.
+_COLUMNS = {"ttft": "ttft_s", "tpot": "tpot_s", "e2e_latency": "e2e_s"}
 
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +50,16 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: float
     values: dict[str, float]
     within_fraction: float
+
+    def worse_of(self, other: CurvePoint) -> CurvePoint:
+        """The point with the worse of each value of two runs."""
+        values = {name: max(value, other.values[name]) for name, value in self.values.items()}
+        return msgspec.structs.replace(
+            self,
+            in_flight=max(self.in_flight, other.in_flight),
+            values=values,
+            within_fraction=min(self.within_fraction, other.within_fraction),
+        )
 
 
 class CopyCurve(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,6 +182,39 @@ def point_of(
     return CurvePoint(
         rate_per_s=rate_per_s, in_flight=in_flight, values=known, within_fraction=within
     )
+
+
+def point_of_records(
+    rate_per_s: float, records: Sequence[Record], limits: Sequence[Constraint]
+) -> CurvePoint | None:
+    """Point of a run's records, with no more of its results than that; as of `point_of`."""
+    columns = columns_of(records)
+    answered = columns.only(columns.whole)
+    if not len(answered):
+        return None
+    values, within = {}, 1.0
+    for limit in limits:
+        if limit.metric == "itl":
+            of_each = gaps_of([each for each in records if each.outcome == "ok"]).seconds
+        else:
+            of_each = known(getattr(answered, _COLUMNS[limit.metric]))
+        if not len(of_each):
+            return None
+        of_each = of_each * MS_PER_S
+        within = min(within, float(limit.holds_each(of_each).mean()))
+        values[limit.field] = _statistic(of_each, limit.statistic)
+    return CurvePoint(
+        rate_per_s=rate_per_s,
+        in_flight=rate_per_s * float(answered.e2e_s.mean()),
+        values=values,
+        within_fraction=within,
+    )
+
+
+def _statistic(values: FloatArray, statistic: str) -> float:
+    if statistic == "mean":
+        return float(values.mean())
+    return float(np.percentile(values, 50 if statistic == "median" else float(statistic[1:])))
 
 
 def share_within(results: ResultFields, limit: Constraint) -> float:
