@@ -106,8 +106,8 @@ class FleetDay(msgspec.Struct, frozen=True, kw_only=True):
         tried: Days that were played to find the policy.
         alone: The cheapest scaling of one type, where two together cost less.
         alone_usd: Price of the day under it, with what is worth reserving reserved.
-        mixed_usd: Price likewise of the cheapest two types that were played, the answer or not;
-            `None` where arithmetic left none to play.
+        mixed_usd: Price of the day under the cheapest two types that were played, the answer or
+            not; `None` where arithmetic left none to play.
         mixes: Numbers of two types that were compared by arithmetic.
     """
 

@@ -266,7 +266,7 @@ class ChosenPolicy(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         policy: The policy.
         played: The day under it.
-        usd: Its price, with what is worth reserving reserved.
+        usd: Price of the day under it, with what is worth reserving reserved.
         tried: Days that were played to find it.
     """
 

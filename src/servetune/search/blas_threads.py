@@ -16,18 +16,12 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-@functools.cache
-def _libraries() -> ThreadpoolController:
-    """Matrix libraries of this process."""
-    return ThreadpoolController()
-
-
 def by_one_thread(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """The function, with every matrix operation inside it done by one thread."""
 
     @functools.wraps(function)
     def alone(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        with _libraries().limit(limits=1, user_api="blas"):
+        with ThreadpoolController().limit(limits=1, user_api="blas"):
             return function(*args, **kwargs)
 
     return alone
