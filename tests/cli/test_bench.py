@@ -193,6 +193,12 @@ def test_users_of_a_closed_loop_think_between_an_answer_and_the_next_question(fa
     assert min(gaps_s) >= 0.2
 
 
+def test_an_open_loop_waits_for_the_last_user_that_thinks(fake):
+    turns = ("--turns", 3, "--turn-tokens", 10, "--think-time", 0.1)
+    said = results(fake().url, *SMALL, *turns, "-n", 3, "--rate", 100, "--warmup", 0)
+    assert (said["completed"], said["not_sent"]) == (3, 0)
+
+
 # what is asked
 
 

@@ -444,9 +444,10 @@ class LoadController:
             self._go_on(end_s)
         elif not self._stopping:
             self._carry_on(call, following, history)
+            # First, as the run is over once nobody thinks and nothing is left to be pulled.
+            self._think(following, end_s + self._requests.think_s(following))
             if not self._setup.closed:
                 self._slot_free()
-            self._think(following, end_s + self._requests.think_s(following))
         else:
             self._go_on(end_s)
 
