@@ -8,7 +8,7 @@ import pytest
 import servetune as st
 from servetune.api.request import checked
 from servetune.api.simulation import simulated_trial
-from servetune.errors import InputError
+from servetune.errors import InputError, PlanError
 
 MODEL = "Qwen/Qwen3-4B"
 LAW = "kind=uniform,min=5,max=9"
@@ -211,3 +211,13 @@ def test_a_simulation_warns_where_requests_in_flight_nearly_fill_their_places(lo
     found = st.simulate(MODEL, gpu="L4", server_args={"max_num_seqs": 16}, **answer, **load)
     assert ("max_num_seqs" in found.cliff) == warns
     assert ("over three seeds" in found.cliff) == warns
+
+
+@pytest.mark.parametrize("engine", ["sglang", "tgi"])
+def test_an_order_that_an_engine_does_not_know_is_refused(engine):
+    with pytest.raises(PlanError, match="order by priority is not simulated") as refused:
+        st.simulate(
+            "Qwen/Qwen3-4B", gpu="L4", engine=engine, concurrency=4, requests=20,
+            server_args="scheduling_policy=priority", allow_unknown=True,
+        )  # fmt: skip
+    assert "leave scheduling_policy out" in refused.value.hint

@@ -78,7 +78,7 @@ class BaselineComparison(msgspec.Struct, frozen=True, kw_only=True):
         unknown = [
             row.name for row in self.rows if row.verdict == "unknown" and row.change_fraction
         ]
-        doubt = f"; too few requests to compare {', '.join(unknown)}" if unknown else ""
+        doubt = f"; too few independent requests to compare {', '.join(unknown)}" if unknown else ""
         return f"reproduced{doubt}"
 
     def to_json(self) -> JsonObject:

@@ -81,6 +81,11 @@ def scheduler_config_of(
             f"{engine(DEFAULT_ENGINE).title}'s scheduler, not with {plan.engine}'s",
             hint=f"take engine {DEFAULT_ENGINE}, or leave draft_tokens and prefill_replicas out",
         )
+    if variant is not None and policy == "priority":
+        raise NotSimulated(
+            f"an order by priority is not simulated with {plan.engine}'s scheduler",
+            hint=f"leave scheduling_policy out, or take engine {DEFAULT_ENGINE}",
+        )
     block_bytes = plan.block_tokens * divided.kv_bytes_per_token
     state_blocks = math.ceil(divided.state_bytes_per_sequence / block_bytes)
     return SchedulerConfig(
