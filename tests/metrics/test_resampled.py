@@ -12,15 +12,18 @@ from servetune.metrics.resampled import resampled_reaches
 from servetune.metrics.summary import summarize
 
 
-def run(rng, count=1000, memory=0.0, tokens=3):
-    """Requests whose logarithm of the time to first token is correlated with the one before."""
+def run(rng, count=1000, memory=0.0, tokens=3, at_once=0):
+    """Requests whose logarithm of the time to first token is correlated with the one before.
+
+    The first `at_once` arrive together, and each of them waits for those before it.
+    """
     steps = rng.normal(size=count)
     for place in range(1, count):
         steps[place] = memory * steps[place - 1] + math.sqrt(1 - memory**2) * steps[place]
     records = []
     for index, step in enumerate(steps):
-        due_s = 0.1 * index
-        first_s = due_s + 0.1 * math.exp(0.5 * step)
+        due_s = 0.1 * max(0, index - at_once)
+        first_s = due_s + 0.1 * math.exp(0.5 * step) + 0.01 * min(index, at_once)
         times_s = first_s + 0.01 * np.arange(tokens)
         records.append(
             Record(
@@ -61,6 +64,12 @@ def test_a_run_with_fewer_independent_stretches_than_blocks_does_not_tell():
         for statistic in ("mean", "median", "p90", "p95", "p99")
         for latency in ("ttft", "e2e_latency")
     }
+
+
+def test_users_who_all_begin_at_once_are_not_taken_for_a_long_queue():
+    records = run(np.random.default_rng(8), count=300, at_once=150)
+    assert independent_stretches(np.log([record.ttft_s for record in records])) < 20
+    assert "correlated" not in summarize(records, duration_s=31)
 
 
 def test_stretches_of_a_series_are_counted_by_its_correlations():

@@ -194,13 +194,17 @@ def correlated_latencies(answered: Columns) -> list[str]:
 
     Intervals of these are too narrow. Gaps between tokens are judged by the mean gap of each
     request; end-to-end latencies, whose lengths hide what is alike in them, also by their parts.
+    Requests that were due before the first answer had ended are left out: as the server fills, they
+    are alike by the load's design, and so in every run of it.
 
     Args:
         answered: Answered requests in order of time.
     """
+    if not len(answered):
+        return []
+    later = answered.only(answered.due_s >= answered.end_s.min())
     ttft, tpot, e2e = (
-        _is_correlated(known(values_s))
-        for values_s in (answered.ttft_s, answered.tpot_s, answered.e2e_s)
+        _is_correlated(known(values_s)) for values_s in (later.ttft_s, later.tpot_s, later.e2e_s)
     )
     verdicts = {"ttft": ttft, "tpot": tpot, "itl": tpot, "e2e_latency": ttft or tpot or e2e}
     return [name for name, correlated in verdicts.items() if correlated]
