@@ -12,6 +12,7 @@ from servetune.api.fleet_days import fleet_day
 from servetune.api.fleet_instances import Sized
 from servetune.errors import InputError, UnknownName
 from servetune.hardware import instance
+from servetune.units import format_usd
 from servetune.workload.day import traffic_of
 
 pytestmark = pytest.mark.xdist_group("fleet")  # what is simulated once is for all
@@ -100,7 +101,9 @@ def test_a_day_is_answered_by_what_was_played(journal, tmp_path):
     text = page.read_text()
     assert text.count("<svg") == 3
     assert "<script" not in text
-    assert "instance-hours" in str(found) or "always" in str(found)
+    told = " ".join(str(found).split())
+    assert "instance-hours" in told or "always" in told
+    assert f"the fixed fleet, all of it reserved: {format_usd(found.day.fixed_usd / 2)}" in told
     plain = json.loads(msgspec.json.encode(found.to_json()))
     assert plain["day"]["held"] is True
     assert plain["day"]["windows"]
@@ -141,6 +144,17 @@ def test_the_printed_commands_deploy_what_was_sized(journal, called, tmp_path):
     assert f'"TargetValue": {scaled.target}' in written
     assert f'"MinCapacity": {scaled.minimum}' in written
     assert f'"MaxCapacity": {scaled.maximum}' in written
+
+
+def test_a_fleet_of_more_instances_than_an_endpoint_has_is_divided(journal):
+    [scaled] = st.fleet(source=[journal], rate=20_000).levels[0].scaling
+    divided, command = scaled.commands
+    endpoints, words = int(divided.split()[1]), shlex.split(command)
+    each = int(words[words.index("--instances") + 1])
+    most = int(words[words.index("--scale") + 1].split(":")[1])
+    assert divided.startswith(f"# {endpoints} endpoints like this")
+    assert each < most <= 1024
+    assert scaled.minimum <= endpoints * each < scaled.minimum + endpoints
 
 
 def test_a_day_prints_the_scaling_that_was_played(journal, tmp_path):
@@ -190,6 +204,7 @@ def test_a_day_may_have_instances_of_another_type_that_always_run(predicted):
     assert day.played.held
     assert day.reserved_usd < 0.99 * alone.reserved_usd == pytest.approx(0.99 * day.alone_usd)
     assert alone.base is None
+    assert list(alone.fixed.counts) == [alone.scaling.instance]
     assert 0.2 < day.base.traffic_fraction == pytest.approx(1 - day.scaling.traffic_fraction)
     found = msgspec.structs.replace(predicted, instances=sized.instances, levels=(), day=day)
     words = f"{day.base.minimum} x ml.g6.12xlarge always, and"

@@ -128,12 +128,18 @@ def fleet_day(
     worthwhile = mixed is not None and mixed[1].usd < _WORTHWHILE * alone[1].usd
     mix, chosen = mixed if mixed is not None and worthwhile else alone
     return msgspec.structs.replace(
-        _described(traffic, sized, mix, chosen, discount),
+        _described(
+            traffic, _only(sized, alone[0].one) if one_type else sized, mix, chosen, discount
+        ),
         alone_usd=alone[1].usd if worthwhile else None,
         alone=_scaled(alone[0].one, alone[1], 1.0) if worthwhile else None,
         mixed_usd=mixed[1].usd if mixed is not None else None,
         mixes=len(pairs),
     )
+
+
+def _only(sized: Sized, one: SizedInstance) -> Sized:
+    return msgspec.structs.replace(sized, instances=(one,))
 
 
 def _fleet(one: SizedInstance, lost: int) -> Fleet:
@@ -176,7 +182,7 @@ def _described(
     kinds = [each.capacity(0.0) for each in sized.instances]
     fixed = LeastCost(kinds, mix.lost).of(traffic.peak_per_s)
     slow_parts = mix.slow()
-    slow = cheapest_policy(traffic, *slow_parts) if slow_parts is not None else None
+    slow = None if slow_parts is None else cheapest_policy(traffic, *slow_parts, discount)
     share = 1.0
     if base is not None:
         rates = traffic.windows(policy.period_s)
@@ -207,6 +213,6 @@ def _described(
         reserved=None if discount is None else reserved_count(chosen.played.paid, discount),
         reserved_usd=None if discount is None else chosen.usd,
         slow_policy=slow.policy if slow else None,
-        slow_usd=slow.played.usd if slow else None,
+        slow_usd=slow.usd if slow else None,
         tried=chosen.tried,
     )

@@ -28,7 +28,7 @@ from servetune.perf.sweep import LADDER, Swept, layouts, sweep
 from servetune.plan import Plan
 from servetune.search.least_cost import Capacity
 from servetune.store import TrialRecord
-from servetune.units import MS_PER_S, format_seconds
+from servetune.units import MS_PER_S, counted, format_seconds
 from servetune.workload import Workload
 
 Basis = Literal["predicted", "simulated", "measured"]
@@ -385,7 +385,8 @@ def _simulated(
             sized.append(found)
     runs = [copy.runs for copy in copies.values() if copy.runs]
     progress(
-        f"simulated {len(runs)} kinds of copies, {sum(runs)} runs, for {len(asked.nodes)} instances"
+        f"simulated {counted(len(runs), 'kind')} of copies, {sum(runs)} runs, for "
+        f"{counted(len(asked.nodes), 'instance')}"
     )
     return sized, passed
 
@@ -474,13 +475,20 @@ def _nothing_holds(asked: Candidates, candidates: Sequence[_Layout]) -> InputErr
         if nearest is None or found[0] < nearest[0]:
             nearest = found
     if nearest is None:
-        return InputError("no instance holds the limits at any load", hint="relax --limits")
+        return InputError(
+            "no instance holds the limits at any load, or no request has what they limit",
+            hint="relax --limits; answers of one token have no ITL and no TPOT",
+        )
     excess, limit, value_ms, name = nearest
     return InputError(
         f"no instance holds {limit.label} even at a fiftieth of its throughput: {name} comes "
-        f"nearest, with {format_seconds(value_ms / MS_PER_S)}, {excess:.2g} times the limit",
+        f"nearest, with {format_seconds(value_ms / MS_PER_S)}{_excess_text(excess)}",
         hint="relax that limit, shorten the answers, or try --quantization fp8",
     )
+
+
+def _excess_text(excess: float) -> str:
+    return f", {excess:,.{0 if excess >= 10 else 1}f} times the limit" if excess < math.inf else ""
 
 
 def _ratio(values: dict[str, float], limit: Constraint) -> float:

@@ -22,6 +22,8 @@ from servetune.workload.day import HOUR_S, Traffic
 
 #: Points of a chart of a day.
 _CHART_POINTS = 288
+#: Share of a price from which on it is called a saving.
+_SHOWN_SAVING = 0.005
 _COLUMNS = tuple[str, ...]
 
 
@@ -234,7 +236,7 @@ class FleetPlan(Tabular, frozen=True, kw_only=True):
         listed = ", ".join(f"{name} at {target:g}" for name, target in targets.items())
         words.append(f"autoscaling by requests in flight per instance: {listed}")
         if self.survive:
-            words.append(f"the limits hold without the {self.survive} largest instances")
+            words.append(f"the limits hold when the {_largest(self.survive)} lost")
         if any(len(level.fleet.counts) > 1 for level in self.levels):
             words.append("each type is an endpoint of its own, requests divided by its capacity")
         services = {name.startswith("ml.") for level in self.levels for name in level.fleet.counts}
@@ -411,7 +413,9 @@ def _day_lines(day: FleetDay, plan: FleetPlan, width: int | None = 100) -> Itera
     if policy.minimum == policy.maximum:
         yield from fold(
             f"{base}{policy.minimum} x {name}, always: no scaling that holds the limits costs "
-            f"less, {format_usd(played.usd)}"
+            f"less{' with reservations' if day.reserved_usd is not None else ''}; "
+            f"{format_usd(played.usd)}"
+            f"{' on demand' if day.reserved_usd is not None else ''}"
         )
     else:
         yield from fold(
@@ -444,18 +448,19 @@ def _day_lines(day: FleetDay, plan: FleetPlan, width: int | None = 100) -> Itera
             yield from fold(
                 f"scaled at that limit instead, they would miss it for {minutes:,.0f} minutes"
             )
+    saved = 1 - played.usd / day.fixed_usd
     yield from fold(
         f"fixed fleet for the peak: {_counts(day.fixed)}, {format_usd(day.fixed_usd)}"
-        + (
-            f"; scaling saves {1 - played.usd / day.fixed_usd:.0%}"
-            if played.usd < day.fixed_usd
-            else ""
-        )
+        + (f"; scaling saves {saved:.0%}" if saved >= _SHOWN_SAVING else "")
     )
-    if day.reserved is not None and day.reserved_usd is not None:
+    if day.reserved is not None and day.reserved_usd is not None and plan.reserved_discount:
+        all_reserved_usd = day.fixed_usd * (1 - plan.reserved_discount)
+        saved = 1 - day.reserved_usd / all_reserved_usd
         yield from fold(
             f"{_reserved(day)} reserved at {plan.reserved_discount:.0%} off and the rest on "
-            f"demand: {format_usd(day.reserved_usd)}"
+            f"demand: {format_usd(day.reserved_usd)}; the fixed fleet, all of it reserved: "
+            f"{format_usd(all_reserved_usd)}"
+            + (f", so that scaling saves {saved:.0%}" if saved >= _SHOWN_SAVING else "")
         )
     if day.slow_policy is not None and day.slow_usd is not None:
         slow = day.slow_policy
@@ -468,6 +473,8 @@ def _day_lines(day: FleetDay, plan: FleetPlan, width: int | None = 100) -> Itera
                 else "always"
             )
             + f", {format_usd(day.slow_usd)}"
+            + (" with reservations" if day.reserved_usd is not None else "")
+            + ("; other types may cost less then" if day.base else "")
         )
     elif started.slow_curve is not None:
         yield from fold("at the slow end of the interval this instance holds the limits at no load")
@@ -485,7 +492,7 @@ def _mix_text(day: FleetDay) -> str:
         )
     if not day.mixes:
         return ""
-    words = f"two types together do not cost less, in {day.mixes} numbers of them"
+    words = f"two types together do not cost less ({day.mixes} mixes compared)"
     if day.mixed_usd is None:
         return words
     return f"{words}: the cheapest that was played takes {format_usd(day.mixed_usd)}{reserving}"
@@ -616,3 +623,7 @@ def _day_charts(day: FleetDay) -> list[LineChart]:
             [series("in flight", "in_flight_per_instance")],
         ),
     ]
+
+
+def _largest(count: int) -> str:
+    return "largest instance is" if count == 1 else f"{count} largest instances are"

@@ -611,12 +611,22 @@ def _commands(one: SizedInstance, scaled: Scaled, request: Fleet) -> tuple[str, 
             words += ["--autoscaler", "keda", "--max-copies", str(scaled.maximum * one.copies)]
     else:
         words = ["servetune", "deploy", "sagemaker", str(journal), *key, "--instance", one.name]
-        least, most, target = scaled.minimum, scaled.maximum, scaled.target
+        endpoints = math.ceil(scaled.maximum / _MOST_DEPLOYED)
+        if endpoints > 1:
+            commands.append(
+                f"# {endpoints} endpoints like this, each with its own --endpoint-name and --out: "
+                f"one has {_MOST_DEPLOYED:,} instances at most"
+            )
+        least, most, target = (
+            math.ceil(scaled.minimum / endpoints), math.ceil(scaled.maximum / endpoints),
+            scaled.target,
+        )  # fmt: skip
+        instances = least
         if one.copies_tried < one.copies:  # without copies of their own, each instance has one
             least, most = least * one.copies, most * one.copies
             target = scaled.target_per_copy
             words += ["--copies", str(least)]
-        words += ["--instances", str(min(_MOST_DEPLOYED, scaled.minimum))]
+        words += ["--instances", str(instances)]
         if scaled.changes:
             words += ["--scale", f"{least}:{most}", "--requests-per-copy", f"{target:g}"]
     return (*commands, shlex.join([*words, "--out", f"bundle-{one.name}"]))

@@ -7,11 +7,13 @@ decision took ten times the processor time with the library's own choice, one th
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
+_ONE_AT_A_TIME = threading.RLock()
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -21,7 +23,8 @@ def by_one_thread(function: Callable[Arguments, Result]) -> Callable[Arguments, 
 
     @functools.wraps(function)
     def alone(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        with ThreadpoolController().limit(limits=1, user_api="blas"):
+        # The number is the process's: of two at once, the later would restore the earlier's.
+        with _ONE_AT_A_TIME, ThreadpoolController().limit(limits=1, user_api="blas"):
             return function(*args, **kwargs)
 
     return alone

@@ -34,7 +34,7 @@ GainArray = np.ndarray[tuple[int], np.dtype[np.int16]]
 _LEDGER_STEPS = 4096
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=2048)
 def gains_of(seed: int, index: int, steps: int, drafts: int, accepted: float) -> GainArray:
     """Tokens that one sequence gains in each of its verifications; shape (steps,), 1 to k + 1.
 
