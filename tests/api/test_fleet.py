@@ -230,6 +230,13 @@ def test_prices_of_every_source_and_mixed_services_are_said(predicted, journal):
         st.fleet(source=[journal], rate=3, instance="ml.g5.xlarge")
 
 
+def test_trials_that_end_below_the_limits_say_so(journal, caplog, capsys):
+    for limit, said in (("e2e_latency:p99<=60s", True), ("e2e_latency:p99<=4s", False)):
+        st.fleet(source=[journal], rate=20, constraints=limit)
+        assert ("as far as its trials go" in caplog.text + capsys.readouterr().err) is said
+        caplog.clear()
+
+
 def test_one_load_is_no_curve(journal, tmp_path):
     alone = tmp_path / "alone.jsonl"
     alone.write_text(journal.read_text().splitlines()[0] + "\n")

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from servetune.api import choosing
-from servetune.api.notes import progress
+from servetune.api.notes import note, progress
 from servetune.deploy.from_trial import instance_of_trial, plan_of_trial
 from servetune.engines import resolved
 from servetune.errors import InputError, ServetuneError
@@ -28,7 +28,7 @@ from servetune.perf.sweep import LADDER, Swept, layouts, sweep
 from servetune.plan import Plan
 from servetune.search.least_cost import Capacity
 from servetune.store import TrialRecord
-from servetune.units import MS_PER_S, counted, format_seconds
+from servetune.units import MS_PER_S, counted, format_rate, format_seconds
 from servetune.workload import Workload
 
 Basis = Literal["predicted", "simulated", "measured"]
@@ -497,6 +497,9 @@ def _ratio(values: dict[str, float], limit: Constraint) -> float:
 
 # measured
 
+#: Factor of throughput from one number of users to the next, above which more users may add more.
+_RISING = 1.05
+
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of trials.
@@ -653,6 +656,15 @@ def _sized_by_trials(
         furthest = max(asked.limits, key=lambda one: curve.value(one, lowest) / one.value)
         excess = curve.value(furthest, lowest) / furthest.value
         return f"{furthest.label} is missed {excess:.2g} times at the lowest load"
+    by_load = sorted(records, key=lambda r: (_load_of(r) or ("", 0.0))[1])
+    before, last = (r.results.request_throughput or 0.0 for r in by_load[-2:])
+    full = closed and last <= _RISING * before
+    if capacity >= curve.most_per_s * (1 - 1e-9) and not full:
+        note(
+            f"note: {node.name} holds every limit as far as its trials go, "
+            f"{format_rate(copies * capacity)}/s at random times; trials of higher loads may show "
+            "that it does more"
+        )
     simulated = records[0].simulated
     slow, words = None, ""
     factors: tuple[float, float] | tuple[None, None] = (None, None)
