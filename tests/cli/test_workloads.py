@@ -118,4 +118,4 @@ def test_fit_writes_a_workload_that_simulate_uses(called, run, tmp_path):
     assert few.returncode == 2
     assert "too few" in few.stderr
     bad = called("workloads", "fit", log, "--out", out, "--since", "soon")
-    assert "is no time" in bad.stderr
+    assert "error: --since 'soon' is no time" in bad.stderr

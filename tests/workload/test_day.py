@@ -31,9 +31,10 @@ def test_clock_times_dates_and_seconds_mean_the_same(tmp_path):
     ("text", "words"),
     [
         ("hour,requests\n1,2\n", "not time and rate"),
-        ("time,rate\n0,1\n", "1 rows"),
+        ("time,rate\n0,1\n", "1 row of"),
         ("time,rate\n0,1\n10,-2\n", "line 3: '-2' is no rate"),
         ("time,rate\n0,1\n10,nan\n", "is no rate"),
+        ("time,rate\n0,1\n10,1e9\n", "'1e9' is no rate from 0 to 10,000,000 requests per"),
         ("time,rate\n100,1\n100,2\n", "not after"),
         ("time,rate\n25:00,1\n", "is no time"),
         ("time,rate\n0,0\n3600,0\n", "every rate is 0"),

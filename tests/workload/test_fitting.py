@@ -165,8 +165,44 @@ def test_turns_that_blocks_cannot_tell_are_told(tmp_path):
 def test_a_time_far_from_all_others_is_told(tmp_path):
     rows = chats(60, turns=1)
     assert not any("pause" in each for each in fitted(tmp_path / "log", rows).found)
-    rows[0]["timestamp"] = -1e9
+    rows[0]["timestamp"] = 1e9
     assert "a pause of" in fitted(tmp_path / "log", rows).found[-1]
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ({"latency_ms": -5000}, "240 of 240 ends of answers are before their requests"),
+        ({"end_time": 0.5}, "239 of 240 ends of answers are before their requests"),
+        ({"latency_s": 1e6}, "120 of 120 ends of answers are after the conversation's"),
+        ({"latency_ms": 10**400}, "120 of 120 ends of answers are after"),
+        ({"latency_ms": 3500}, None),  # clocks of whole seconds
+        ({"latency_ms": -1, "end_time": 1e6}, "120 of 120 ends of answers are after"),
+    ],
+)
+def test_ends_that_cannot_be_are_told_and_not_used(tmp_path, end, told):
+    rows = [{**row, "latency_s": None, **end} for row in chats(120)]
+    found = fitted(tmp_path / "log", rows)
+    thinks = found.workload.parts[-1].sessions.think_ms
+    if told is None:
+        assert thinks == Always(1)
+        assert not any("ends" in each for each in found.found)
+        return
+    assert any(told in each for each in found.found), found.found
+    assert any(each.startswith("no end of answers is known") for each in found.found)
+    assert thinks == Always(round(3000 - 10 / 30 * 1000))
+
+
+def test_a_part_of_the_ends_in_another_unit_leaves_the_others(tmp_path):
+    rows = chats(120)
+    for row in rows:
+        if len(row["request"]["messages"]) == 2:  # the first turn
+            row["latency_s"] *= 1000
+    found = fitted(tmp_path / "log", rows)
+    assert any("60 of 120 ends of answers are after" in each for each in found.found)
+    assert any("60 of 120 ends of answers are not known" in each for each in found.found)
+    thinks = set(found.workload.parts[-1].sessions.think_ms.observed)
+    assert thinks == {2000, 2667}
 
 
 def test_too_few_requests_are_refused(tmp_path):

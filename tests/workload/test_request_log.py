@@ -73,6 +73,35 @@ def test_lengths_that_are_not_there_are_counted_and_told(tmp_path):
     assert "2 characters a token" in log.notes[0]
 
 
+@pytest.mark.parametrize("length", [10**15, 1e30, -5, 7.5, "90", True])
+def test_lengths_that_are_none_are_refused_and_told(tmp_path, length):
+    row = openai(usage={"prompt_tokens": length, "completion_tokens": 7.0})
+    log = read_log(lines(tmp_path / "a.jsonl", row, openai()))
+    assert log.requests[0].input_tokens == 86  # of the text
+    assert log.requests[0].output_tokens == 7
+    assert log.notes[0] == "1 length of the log is no whole number from 0 to 1e+12: not used"
+    assert log.notes[1].startswith("1 length is not in the log, or not used: counted at 4")
+    bare = {"timestamp": 1, "usage": row["usage"]}
+    log = read_log(lines(tmp_path / "c.jsonl", openai(), bare))
+    assert log.unanswered == len(log.notes) == 1
+    with pytest.raises(InputError) as error:
+        read_log(lines(tmp_path / "b.jsonl", bare))
+    assert "1 length of the log is no whole number" in error.value.hint
+
+
+@pytest.mark.parametrize("written", [1.7e21, 10**30, 5e10, -1, "9999-12-31T00:00:00Z"])
+def test_times_in_no_known_unit_are_refused_by_line(tmp_path, written):
+    path = lines(tmp_path / "a.jsonl", openai(), openai(timestamp=written))
+    log = read_log(path)
+    assert log.unreadable == len(log.requests) == 1
+    assert log.examples[0].startswith(f"{path} line 2: its time, ")
+    trace = {"timestamp": 1.7e24, "input_length": 9, "output_length": 3, "hash_ids": []}
+    for row, units in ((openai(timestamp=written), "a date"), (trace, "milliseconds")):
+        with pytest.raises(InputError, match="no request") as error:
+            read_log(lines(path, row))
+        assert f"not from 1970 to 2199: write {units}" in error.value.hint
+
+
 def test_sagemakers_captures_in_a_folder_base64_and_streamed(tmp_path):
     def capture(sent, got, encoding):
         data = base64.b64encode(sent.encode()).decode() if encoding == "BASE64" else sent
@@ -171,7 +200,7 @@ def test_what_is_no_log_is_refused(tmp_path):
         read_log(tmp_path / "none.jsonl")
     with pytest.raises(InputError, match="no request") as error:
         read_log(lines(tmp_path / "c.jsonl", openai()), since_s=2e9)
-    assert "--since" in error.value.hint
+    assert error.value.hint == "1 request is before --since or after --until-time"
 
 
 @pytest.mark.parametrize(

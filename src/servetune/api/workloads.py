@@ -687,8 +687,8 @@ def _read(request: WorkloadsFit) -> RequestLog:
         request.log,
         form=request.log_format,
         counting=counting,
-        since_s=_time(request.since, "since", -math.inf),
-        until_s=_time(request.until_time, "until", math.inf),
+        since_s=_time(request.since, "--since", -math.inf),
+        until_s=_time(request.until_time, "--until-time", math.inf),
     )
 
 

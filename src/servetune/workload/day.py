@@ -19,8 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servetune.errors import InputError, UnknownName
+from servetune.units import counted
 
 HOUR_S = 3600.0
+#: Largest rate of a file, in requests per second; a larger one is taken for a typing error.
+_MOST_PER_S = 1e7
 #: Longest traffic that is played; windows of ten seconds.
 _MOST_DAYS = 31
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}(?:\.\d+)?))?")
@@ -158,7 +161,9 @@ def read_traffic(path: Path) -> Traffic:
         times.append(time_s)
         rates.append(rate)
     if len(times) < 2:
-        raise InputError(f"{path} has {len(times)} rows of traffic", hint="two at least: " + _FORM)
+        raise InputError(
+            f"{path} has {counted(len(times), 'row')} of traffic", hint="two at least: " + _FORM
+        )
     if not max(rates):
         raise InputError(f"{path} has no traffic: every rate is 0", hint=_FORM)
     lasts_s = times[-1] - times[0]
@@ -200,6 +205,7 @@ def _rate(text: str, where: str) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not (math.isfinite(number) and 0 <= number <= 1e7):
-        raise InputError(f"{where}: '{text.strip()}' is no rate, 0 or more", hint=_FORM)
+    if not 0 <= number <= _MOST_PER_S:
+        bounds = f"from 0 to {_MOST_PER_S:,.0f} requests per second"
+        raise InputError(f"{where}: '{text.strip()}' is no rate {bounds}", hint=_FORM)
     return number

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servetune.errors import InputError
-from servetune.units import MS_PER_S
+from servetune.units import MS_PER_S, counted
 from servetune.workload.fit_arrivals import fit_arrivals
 from servetune.workload.laws import Always, ByInput, Empirical, Law, Table
 from servetune.workload.parts import Node, Part, Prefix, Sessions
@@ -59,6 +59,8 @@ _SPEED_TURNS, _SPEED_ERROR, _SPEEDS_PER_S = 200, 0.25, (8.0, 500.0)
 _MOST_PAUSE = 0.5
 #: Share of first prompts without a full block of their own from which it is told.
 _MOST_WITHOUT_BLOCK = 0.05
+#: Seconds by which an answer may end after the next turn's time: clocks of whole seconds.
+_CLOCK_S = 1.0
 #: Seconds after which a question is no longer an answer's next turn.
 _MOST_THINK_S = 6 * 3600.0
 
@@ -107,6 +109,7 @@ def fit_workload(
             f"all requests of {log.name} have the same time", hint="their times must be those sent"
         )
     before = _followed(requests)
+    requests, late = _without_late_ends(requests, before)
     read_per_s = answer_tokens_per_s(requests, before) if tokens_per_s is None else None
     speed_per_s = tokens_per_s or read_per_s or TOKENS_PER_S
     chats = _conversations(requests, before, speed_per_s)
@@ -125,11 +128,14 @@ def fit_workload(
         api="chat" if chat_route else "completions",
         stream=2 * sum(streamed) >= len(streamed),
     )
-    notes = [*log.notes, *arrivals.found, *_pause(requests, span_s)]
-    if several and not any(turn.end_known for chat in chats for turn in chat[1:]):
+    notes = [*log.notes, *late, *arrivals.found, *_pause(requests, span_s)]
+    known = [turn.end_known for chat in chats for turn in chat[1:]]
+    if several and not all(known):
+        which = f"{known.count(False):,} of {len(known):,} ends" if any(known) else "no end"
         how = "are after answers of" if read_per_s else "assume"
         notes.append(
-            f"the log has no end of answers: think times {how} {speed_per_s:.3g} tokens per second"
+            f"{which} of answers {'are not' if any(known) else 'is'} known: think times {how} "
+            f"{speed_per_s:.3g} tokens per second"
             + (", by which later turns come later after longer ones" if read_per_s else "")
         )
     if several:
@@ -175,6 +181,26 @@ class _Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _Chat = list[_Turn]
+
+
+def _without_late_ends(
+    requests: tuple[LoggedRequest, ...], before: Mapping[int, int]
+) -> tuple[tuple[LoggedRequest, ...], list[str]]:
+    """Requests without ends that come after their next turn, and what is told of these."""
+    ended = [(k, requests[i].at_s) for i, k in before.items() if requests[k].end_s is not None]
+    late = {k for k, next_s in ended if (requests[k].end_s or 0.0) > next_s + _CLOCK_S}
+    if not late:
+        return requests, []
+    kept = tuple(
+        msgspec.structs.replace(each, end_s=None) if k in late else each
+        for k, each in enumerate(requests)
+    )
+    told = (
+        f"{len(late):,} of {counted(len(ended), 'end')} of answers are after the conversation's "
+        "next request and not used: their unit or zone is another than it seems, or requests of a "
+        "conversation overlap"
+    )
+    return kept, [told]
 
 
 def _conversations(

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from servetune.errors import InputError
 from servetune.json_value import JsonMembers, JsonObject
-from servetune.units import MS_PER_S
+from servetune.units import MS_PER_S, counted
 from servetune.workload.model_tokenizer import ModelTokenizer
 from servetune.workload.traces import FORMS, HASHED_TOKENS, MOST_TOKENS
 
@@ -57,13 +57,17 @@ _WORD = (1 << 64) - 1
 #: Seconds above which a number of them is a time since 1970.
 _YEARS_S = 1e8
 
+#: Seconds since 1970 at the beginning of 2200; a later time is in a unit that is not known.
+_LATEST_S = 7_258_118_400.0
+
 
 class LoggedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request of a log.
 
     Attributes:
         at_s: Time of arrival on any clock, in seconds.
-        end_s: Time of the end of its answer; `None` where the log does not tell.
+        end_s: Time of the end of its answer; `None` where the log does not tell, or tells one
+            before `at_s`.
         input_tokens: Tokens of the prompt.
         output_tokens: Tokens of the answer.
         hashes: Number of each full block of the prompt, equal where all words up to its end are.
@@ -139,8 +143,10 @@ class _Read(msgspec.Struct, kw_only=True):
 
     at_s: float
     end_s: float | None = None
+    early_end: bool = False  # whether it has an end that is before its time
     input_tokens: int | None = None
     output_tokens: int | None = None
+    refused_lengths: int = 0  # lengths that it has and that are no number of tokens
     text: str | None = None
     answer: str | None = None
     ends: tuple[int, ...] = ()
@@ -181,6 +187,8 @@ def read_log(
     found: list[LoggedRequest] = []
     zones: dict[bool, str] = {}
     for where, read in _READERS[form](_lines(name)):
+        if not isinstance(read, str) and not 0 <= read.at_s < _LATEST_S:
+            read = _no_time(read.at_s, form)  # noqa: PLW2901 - the line is passed over
         if isinstance(read, str):
             bad += 1
             if len(unreadable) < _EXAMPLES:
@@ -206,7 +214,7 @@ def read_log(
     if not found:
         raise InputError(
             f"{name} holds no request that could be read as {form}",
-            hint=_nothing_hint(form, unreadable, unanswered, outside),
+            hint=_nothing_hint(form, unreadable, unanswered, outside, counter.refused),
         )
     return RequestLog(
         name=name,
@@ -232,6 +240,8 @@ def time_of(written: object) -> float:
         raise ValueError
     try:
         number = float(written)  # type: ignore[arg-type]
+    except OverflowError:
+        raise ValueError from None
     except (TypeError, ValueError):
         text = str(written).strip().replace(",", ".")
         moment = datetime.fromisoformat(text)
@@ -342,14 +352,32 @@ def _json(line: str) -> JsonObject:
         raise _Unreadable("it is nested too deeply") from None
 
 
-def _nothing_hint(form: str, unreadable: Sequence[str], unanswered: int, outside: int) -> str:
+_UNITS: Mapping[str, str] = {
+    "mooncake": "milliseconds",
+    "azure": "a date and time",
+    "burstgpt": "seconds",
+    "servetune": "seconds",
+}
+
+
+def _no_time(at_s: float, form: str) -> str:
+    """Reason for which a request with such a time is passed over."""
+    units = _UNITS.get(form, "a date and time, or seconds, ms, µs or ns since 1970")
+    return f"its time, {at_s:.6g} s since 1970, is not from 1970 to 2199: write {units}"
+
+
+def _nothing_hint(
+    form: str, unreadable: Sequence[str], unanswered: int, outside: int, refused: int
+) -> str:
     if outside:
-        return f"{outside:,} requests are before --since or after --until"
+        return f"{_are(outside, 'request')} before --since or after --until-time"
     if unanswered and form == "vllm":
         return (
             f"{unanswered:,} requests are without prompt or answer; vLLM logs prompts of newer "
             "releases at level DEBUG, answers with --enable-log-outputs"
         )
+    if unanswered and refused:
+        return f"{_lengths_refused(refused)}, and the log has no text to count"
     if unanswered:
         return f"{unanswered:,} requests have no length of prompt and answer, or failed"
     return unreadable[0] if unreadable else "--format names the form of its lines"
@@ -455,11 +483,16 @@ def _exchange(row: JsonMembers, body: Any, answer: Any) -> _Read:
     ends: list[int] = []
     for piece in pieces:
         ends.append((ends[-1] if ends else 0) + len(piece))
+    early = end_s is not None and end_s < at_s
+    prompt, prompt_refused = _tokens(usage, "prompt_tokens", "input_tokens")
+    output, output_refused = _tokens(usage, "completion_tokens", "output_tokens")
     return _Read(
         at_s=at_s,
-        end_s=end_s if end_s is not None and end_s >= at_s else None,
-        input_tokens=_tokens(usage, "prompt_tokens", "input_tokens"),
-        output_tokens=_tokens(usage, "completion_tokens", "output_tokens"),
+        end_s=None if early else end_s,
+        early_end=early,
+        input_tokens=prompt,
+        output_tokens=output,
+        refused_lengths=prompt_refused + output_refused,
         text=text or None,
         ends=tuple(ends) if isinstance(sent.get("messages"), list) else (),
         answer=_answer_text(row, answered, got),
@@ -483,20 +516,29 @@ def _first_time(row: JsonMembers, names: Sequence[str]) -> tuple[float, bool] | 
 
 
 def _end(row: JsonMembers, start: tuple[float, bool]) -> tuple[float, bool] | None:
-    """End of an answer by its latency or a time of its own; `None` where the log has neither."""
+    """End of an answer by its latency or a time of its own; `None` where the log has neither.
+
+    A negative latency counts where there is nothing else.
+    """
+    early = None
     for name, per_s in _LATENCIES:
         value = row.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
-            return start[0] + value / per_s, start[1]
-    return _first_time(row, _END_TIMES)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            end = start[0] + min(max(value, -_LATEST_S), _LATEST_S) / per_s, start[1]
+            if value >= 0:
+                return end
+            early = early or end
+    return _first_time(row, _END_TIMES) or early
 
 
-def _tokens(usage: JsonMembers, *names: str) -> int | None:
-    for name in names:
-        value = usage.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS:
-            return value
-    return None
+def _tokens(usage: JsonMembers, *names: str) -> tuple[int | None, bool]:
+    """First of these that is a number of tokens, and whether one is there but none is one."""
+    present = [usage[name] for name in names if usage.get(name) is not None]
+    for value in present:
+        whole = isinstance(value, int | float) and not isinstance(value, bool)
+        if whole and 0 <= value <= MOST_TOKENS and value == int(value):
+            return int(value), False
+    return None, bool(present)
 
 
 def _pieces(sent: JsonMembers) -> list[str]:
@@ -708,8 +750,10 @@ def _trace(form_name: str) -> Callable[[Iterable[_Line]], Iterator[_Found]]:
             answer = float(cells[form.output_tokens.lower()])
         except (KeyError, ValueError, TypeError, OverflowError):
             raise _Unreadable(f"needs {', '.join(form.columns)}") from None
-        if not (math.isfinite(at_s) and 0 <= prompt <= MOST_TOKENS and 0 <= answer <= MOST_TOKENS):
-            raise _Unreadable("a time or a length that is none")
+        if not math.isfinite(at_s):
+            raise _Unreadable("its time is no number")
+        if not (0 <= prompt <= MOST_TOKENS and 0 <= answer <= MOST_TOKENS):
+            raise _Unreadable(f"a length is not from 0 to {MOST_TOKENS:g} tokens")
         read = _Read(
             at_s=at_s,
             input_tokens=int(prompt),
@@ -746,14 +790,20 @@ class _Counter:
 
     def __init__(self, counting: Counting) -> None:
         self._counting = counting
-        self._counted = self._at_most = 0
+        self._counted = self._at_most = self._ends = self._early_ends = 0
+        self.refused = 0
 
     def request(self, read: _Read) -> LoggedRequest | None:
         """The request without its text; `None` where it failed or a length is not known."""
+        if read.failed:
+            return None
+        self.refused += read.refused_lengths
         prompt = self._prompt(read)
         answer = self._answer(read)
-        if read.failed or not prompt or not answer:
+        if not prompt or not answer:
             return None
+        self._ends += read.early_end or read.end_s is not None
+        self._early_ends += read.early_end
         hashes, block_tokens, whole = read.blocks, read.block_tokens, None
         borders: tuple[int, ...] = ()
         if hashes is None:
@@ -794,6 +844,8 @@ class _Counter:
 
     def notes(self) -> Iterator[str]:
         """Assumptions, as sentences."""
+        if self.refused:
+            yield f"{_lengths_refused(self.refused)}: not used"
         if self._counted:
             how = (
                 "with the tokenizer"
@@ -801,12 +853,27 @@ class _Counter:
                 else f"at {self._counting.characters_per_token:g} characters a token; --tokenizer "
                 "counts them"
             )
-            yield f"{self._counted:,} lengths are not in the log: counted {how}"
+            why = "not in the log, or not used" if self.refused else "not in the log"
+            yield f"{_are(self._counted, 'length')} {why}: counted {how}"
         if self._at_most:
             yield (
                 f"{self._at_most:,} answers are not in the log: taken to be as long as their "
                 "max_tokens"
             )
+        if self._early_ends:
+            yield (
+                f"{self._early_ends:,} of {counted(self._ends, 'end')} of answers are before their "
+                "requests and not used: their latency is negative, or their time is in another "
+                "unit or zone"
+            )
+
+
+def _are(count: int, noun: str, of: str = "") -> str:
+    return f"{counted(count, noun)}{of} {'is' if count == 1 else 'are'}"
+
+
+def _lengths_refused(count: int) -> str:
+    return f"{_are(count, 'length', ' of the log')} no whole number from 0 to {MOST_TOKENS:g}"
 
 
 def _hashed_text(text: str, ends: Sequence[int]) -> tuple[Hashes, tuple[int, ...]]:
