@@ -149,7 +149,7 @@ def test_files_beside_journals_are_no_side_unless_they_are_named(sides):
     assert "give its journal, " in refused.value.hint
     with pytest.raises(StoreError, match=r"has timelines of a run"):
         status(sides / "base", f"{sides}/same/*/*.timelines.jsonl")
-    with pytest.raises(StoreError, match=r"no journal, but files beside one"):
+    with pytest.raises(StoreError, match=r"no journal, but other files such as"):
         status(sides / "base", f"{sides}/same/*/bench.t*")
 
 
@@ -161,3 +161,35 @@ def test_a_half_written_line_is_left_out_and_a_torn_file_is_said(sides, capsys):
     torn.write_bytes(b"{]\n" + whole)
     with pytest.raises(StoreError, match=r"bench\.jsonl"):
         status(sides / "base", sides / "slow")
+
+
+@pytest.mark.parametrize("option", ["--junit", "--markdown"])
+@pytest.mark.parametrize("new", ["slow", "missing"])
+def test_a_journal_is_not_replaced_by_a_comparison(sides, option, new):
+    journal = sides / "base" / "1" / "bench.jsonl"
+    before = journal.read_bytes()
+    with pytest.raises(ServetuneError, match="would replace") as refused:
+        status(sides / "base", sides / new, option, journal)
+    assert "name another file" in refused.value.hint
+    assert journal.read_bytes() == before
+
+
+def test_two_outputs_are_two_files(sides):
+    page = sides / "p.html"
+    with pytest.raises(ServetuneError, match="--junit and --out are one file"):
+        status(sides / "base", sides / "slow", "--out", page, "--junit", page)
+    assert not page.exists()
+
+
+def test_a_gate_and_the_table_assume_the_same_of_runs_without_intervals(sides, capsys):
+    one = (sides / "base" / "1", sides / "slow" / "1", "--fail-on", "output_throughput<-5%")
+    assert status(*one) == 1
+    assert "gate failed: output_throughput<-5%" in capsys.readouterr().out
+
+
+def test_a_pattern_passes_over_what_is_no_run(sides, capsys):
+    (sides / "base" / "log.err").write_text("WARNING started\n")
+    (sides / "base" / "notes.txt").write_text("slower since Monday\n")
+    gate = ("--fail-on", "output_throughput<-5%")
+    assert status(f"{sides}/base/*", f"{sides}/slow/*", *gate) == 1
+    assert "pairs with equal seeds" in capsys.readouterr().out

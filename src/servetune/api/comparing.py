@@ -59,6 +59,10 @@ _PILOT = 10
 Side = str | Path | Sequence[str | Path]
 
 
+#: Endings of files that hold data, never a comparison.
+_DATA = frozenset({".json", ".jsonl", ".parquet", ".csv", ".toml", ".db", ".sqlite"})
+
+
 class Compare(Request, frozen=True, kw_only=True):
     """Comparison of two sides of finished runs, and a gate on what they may differ by."""
 
@@ -293,11 +297,36 @@ def _require_used(request: Compare) -> None:
                 hint="name it compare.html",
             )
         require_regular(request.out)
+    _require_no_data_lost(request)
     if request.strict and request.fail_on is None:
         raise InputError(
             "--strict is about the conditions of a gate, and there is none",
             hint=f"add --fail-on '{USUAL}'",
         )
+
+
+def _require_no_data_lost(request: Compare) -> None:
+    """Refuse files of output that would replace data or each other.
+
+    Raises:
+        InputError: One is there and holds data, by its ending, or two are one file.
+    """
+    taken: dict[Path, str] = {}
+    for name, path in (
+        ("--junit", request.junit), ("--markdown", request.markdown), ("--out", request.out)
+    ):  # fmt: skip
+        if path is None or str(path) == "-":
+            continue
+        if path.suffix.lower() in _DATA and path.exists():
+            raise InputError(
+                f"{name} would replace {path}, which holds data",
+                hint="name another file, such as compare.xml, compare.md or compare.html",
+            )
+        earlier = taken.setdefault(path.absolute(), name)
+        if earlier != name:
+            raise InputError(
+                f"{earlier} and {name} are one file, {path}", hint="give each a file of its own"
+            )
 
 
 def requests_beside(path: Path, records: Sequence[TrialRecord]) -> Mapping[str, Path]:

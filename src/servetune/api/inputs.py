@@ -225,6 +225,10 @@ def named_files(paths: Sequence[Path]) -> list[Path]:
     ]
 
 
+#: Endings of files with trials; a pattern passes over others, such as logs, unless it names theirs.
+_OF_RUNS = frozenset({".json", ".jsonl", ".parquet"})
+
+
 def _matching(pattern: Path) -> list[Path]:
     """Files and folders of a pattern, by name, without files beside journals."""
     root = Path(pattern.anchor) if pattern.is_absolute() else Path()
@@ -237,10 +241,11 @@ def _matching(pattern: Path) -> list[Path]:
         for path in found
         if (ending := _ending_beside(path)) is None or pattern.name.endswith(ending)
         if path.suffix != ".json" or path.with_suffix("") not in journals
+        if path.is_dir() or path.suffix in _OF_RUNS or pattern.suffix == path.suffix
     ]
     if not kept:
         raise StoreError(
-            f"{pattern} matches no journal, but files beside one such as {found[0].name}",
+            f"{pattern} matches no journal, but other files such as {found[0].name}",
             hint="name the journals (.jsonl) of runs",
         )
     return kept

@@ -255,11 +255,13 @@ def compare_runs(
     ]
     noise = [_noise(*side, tolerance) for side in sides]
     conditions = with_failures(gate, *records) or parse_gate(USUAL)
-    rows, tested = [], []
+    rows, tested, sampled = [], [], []
     for pair, (was, now), band in zip(aligned.pairs, sides, noise, strict=True):
         figures = [run.figures for run in was], [run.figures for run in now]
         rows.append(changes(*figures, paired=pair.paired, band=band or TOLERANCE))
-        tested += [(condition, _difference(condition, *figures, pair)) for condition in conditions]
+        for condition in conditions:
+            tested.append((condition, _difference(condition, *figures, pair, band or TOLERANCE)))
+            sampled.append(_difference(condition, *figures, pair))
     if gate:
         _require_values(tested)
     flat = [(row, band) for each, band in zip(rows, noise, strict=True) for row in each]
@@ -284,7 +286,7 @@ def compare_runs(
             len(tested),
             [run.figures for side in sides[number // len(conditions)] for run in side],
         )
-        for number, (condition, difference) in enumerate(tested)
+        for number, ((condition, _), difference) in enumerate(zip(tested, sampled, strict=True))
     ]
     # The tolerance is that of the configuration with the fewest runs: one gate, one rule.
     outcomes = judge_gate(tested, max(noise)) if gate else []
@@ -409,8 +411,11 @@ def _difference(
     base: Sequence[RunResults],
     new: Sequence[RunResults],
     pair: Aligned,
+    band: float | None = None,
 ) -> Difference:
-    return difference_in(base, new, condition.metric, condition.statistic, paired=pair.paired)
+    return difference_in(
+        base, new, condition.metric, condition.statistic, paired=pair.paired, band=band
+    )
 
 
 def _outcome(test: GateTest, of: ComparedConfiguration, needed: RunLength | None) -> GateOutcome:
