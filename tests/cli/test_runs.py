@@ -61,6 +61,25 @@ def test_measured_trials_are_exported_and_what_is_left_out_is_told(results, call
     ]
 
 
+def test_a_dry_run_tells_of_files_that_the_export_removes_and_of_none_of_other_tables(
+    results, called
+):
+    for lake in ("lakes", "lakes/prod"):
+        called("runs", "export", "results", "--to", lake)
+    words = ["runs", "export", "results", "--to", "lakes", "--deployment-target", "url"]
+    lake = results.parent / "lakes"
+    before = sorted(lake.rglob("*"))
+    planned = called(*words, "--dry-run")
+    assert sorted(lake.rglob("*")) == before
+    verbs = [" ".join(line.split()[:2]) for line in planned.stderr.splitlines()[1:]]
+    assert verbs == ["would write", "would remove"]
+    assert "1 trial in lakes: 1 file would be written, 1 removed" in planned.stdout
+    assert "1 written, 1 removed" in called(*words).stdout
+    assert len(list(lake.glob("prod/model=*/instance=*/target=local/*.parquet"))) == 1
+    again = called(*words, "--dry-run")
+    assert "0 files would be written, 1 unchanged" in again.stdout
+
+
 def test_side_files_that_a_pattern_matches_are_passed_over_by_export_and_sql(results, tmp_path):
     (results / "trace.jsonl").unlink()
     (results / "q.timelines.jsonl").write_text('{"key": "ok", "timeline": {}}\n')
@@ -145,6 +164,7 @@ def test_a_run_is_named_in_queries_and_exports_and_others_are_rebuilt_beside_a_m
         (["export", "results", "--to", "s3://bucket"], "names no prefix in S3"),
         (["export", "gone.jsonl", "--to", "lake"], "gone.jsonl is not there"),
         (["export", "results"], "missing option '--to'"),
+        (["export", "results", "--to", ""], "--to is empty"),
         (["export", "results", "--to", "results/q.jsonl"], "cannot write results/q.jsonl"),
         (["sql", "DROP VIEW results", "results"], "DROP is no statement that only reads"),
         (["sql", "SELECT 1", "results/q.jsonl", "--athena"], "Athena reads its own tables"),

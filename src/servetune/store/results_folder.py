@@ -17,6 +17,7 @@ import msgspec
 
 from servetune.errors import StoreError
 from servetune.store.artifacts import write_bytes
+from servetune.store.results_columns import PARTITIONS
 from servetune.store.results_parquet import (
     merged,
     not_superseded,
@@ -68,6 +69,33 @@ class Folder(Protocol):
 
     async def remove(self, path: str, replaces: Stored) -> bool:
         """Remove a file as it was read; `False` where another is there by now."""
+
+
+class Preview:
+    """Folder that reads another and changes nothing.
+
+    Args:
+        folder: Folder that an export would write to.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+
+    @property
+    def name(self) -> str:
+        return self._folder.name
+
+    async def paths(self) -> list[str]:
+        return await self._folder.paths()
+
+    async def read(self, path: str) -> Stored | None:
+        return await self._folder.read(path)
+
+    async def write(self, path: str, content: bytes, replaces: Stored | None) -> bool:
+        return True
+
+    async def remove(self, path: str, replaces: Stored) -> bool:
+        return True
 
 
 class LocalFolder:
@@ -165,6 +193,9 @@ class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):
 async def export_rows(rows: Sequence[Row], folder: Folder) -> list[ExportedFile]:
     """Write trials into their files, and take them out of other partitions' files of their runs.
 
+    Tables in folders below, such as `prod/model=...` below `lakes`, are others and stay as they
+    are.
+
     Raises:
         StoreError: A file cannot be read or written; those before it are whole, and the same
             export again goes on from there.
@@ -176,9 +207,15 @@ async def export_rows(rows: Sequence[Row], folder: Folder) -> list[ExportedFile]
         runs.setdefault(path.rpartition("/")[2], []).extend(some)
     for path in await folder.paths():
         own = runs.get(path.rpartition("/")[2])
-        if path not in files and own:
+        if path not in files and own and _is_partition(path.rpartition("/")[0]):
             done += await _take_out(path, own, folder)
     return done
+
+
+def _is_partition(folder: str) -> bool:
+    """Whether a folder below the table's is a partition of it, `model=/instance=/target=`."""
+    keys = [part.partition("=")[0] for part in folder.split("/")]
+    return keys == [each.name for each in PARTITIONS]
 
 
 async def _put(path: str, rows: Sequence[Row], folder: Folder) -> ExportedFile:
