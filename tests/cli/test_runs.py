@@ -8,7 +8,7 @@ from rich.console import Console
 from servetune.api import QueryAnswer, export_runs, query_runs
 from servetune.cli.runs_sql import show
 from servetune.errors import StoreError
-from servetune.store import TrialConfig, TrialRecord
+from servetune.store import TrialConfig, TrialRecord, read_requests, write_requests_parquet
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra 'parquet')")
 pytest.importorskip("duckdb", reason="DuckDB is not installed (extra 'sql')")
@@ -97,6 +97,27 @@ def test_side_files_that_a_pattern_matches_are_passed_over_by_export_and_sql(res
         assert refused.value.hint.endswith("q.jsonl")
 
 
+def test_folders_of_repeats_are_exported_and_queried_without_their_requests(results, monkeypatch):
+    bench = results.parent / "bb"
+    line = (results / "q.jsonl").read_text().splitlines()[0]
+    for name in ("1", "2"):
+        (bench / name).mkdir(parents=True)
+        record = json.loads(line) | {"provenance": {"started_at": f"2026-11-2{name}T00:00:00Z"}}
+        (bench / name / "bench.jsonl").write_text(json.dumps(record) + "\n")
+        requests, _ = read_requests(results / "q.requests.jsonl")
+        write_requests_parquet(bench / name / "bench.requests.parquet", requests)
+    asked = "SELECT count(*) FROM results"
+    monkeypatch.chdir(bench)
+    for sources in ((str(bench),), (), (str(bench / "*"),), ("1/*", "2/*"), ("1", "2")):
+        assert query_runs(asked, sources=sources).rows == ((2,),)
+    lake = export_runs(bench, to=str(bench / "lake"))
+    assert (lake.trials, len(lake.files)) == (2, 2)
+    assert query_runs(asked).rows == ((2,),)  # in journals and in the lake, once
+    with pytest.raises(StoreError, match="has requests of a run, and no trials") as refused:
+        query_runs(asked, sources=("1/bench.requests.parquet",))
+    assert refused.value.hint == "give its journal, 1/bench.jsonl"
+
+
 def test_of_a_retried_trial_an_older_copy_of_the_journal_adds_no_failure(tmp_path):
     def line(status, hour):
         made = TrialRecord(
@@ -166,6 +187,7 @@ def test_a_run_is_named_in_queries_and_exports_and_others_are_rebuilt_beside_a_m
         (["export", "results"], "missing option '--to'"),
         (["export", "results", "--to", ""], "--to is empty"),
         (["export", "results", "--to", "results/q.jsonl"], "cannot write results/q.jsonl"),
+        (["export", "results", "--to", "results/q.jsonl", "--dry-run"], "Not a directory"),
         (["sql", "DROP VIEW results", "results"], "DROP is no statement that only reads"),
         (["sql", "SELECT 1", "results/q.jsonl", "--athena"], "Athena reads its own tables"),
         (["sql", "SELECT 1", "empty"], "empty holds no journal"),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import msgspec
 
 from servetune.errors import StoreError
-from servetune.store.artifacts import write_bytes
+from servetune.store.artifacts import REQUESTS_PARQUET, write_bytes
 from servetune.store.results_columns import PARTITIONS
 from servetune.store.results_parquet import (
     merged,
@@ -59,7 +59,7 @@ class Folder(Protocol):
         """Path or address, without a slash at its end."""
 
     async def paths(self) -> list[str]:
-        """Paths of all Parquet files; hidden ones are none."""
+        """Paths of all files that `is_table_file` knows."""
 
     async def read(self, path: str) -> Stored | None:
         """A file; `None` where there is none."""
@@ -121,7 +121,9 @@ class LocalFolder:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StoreError(f"cannot read {self._root / path}: {error.strerror}") from None
+            raise StoreError(
+                f"cannot read {self._root / path}: {error.strerror}", hint="choose another --to"
+            ) from None
 
     async def write(self, path: str, content: bytes, replaces: Stored | None) -> bool:
         """Put a whole file; `locked` keeps other exports away."""
@@ -158,7 +160,7 @@ class LocalFolder:
 
 
 def parquet_files(root: Path) -> list[Path]:
-    """Parquet files in and below a folder, by path; hidden ones, and those of Hive's `_`, are none.
+    """Files of tables in and below a folder, by path.
 
     Raises:
         StoreError: A folder cannot be read.
@@ -167,11 +169,19 @@ def parquet_files(root: Path) -> list[Path]:
         found = sorted(root.rglob("*.parquet"))
     except OSError as error:
         raise StoreError(f"cannot read {root}: {error.strerror}") from None
-    return [
-        each
-        for each in found
-        if not any(part.startswith((".", "_")) for part in each.relative_to(root).parts)
-    ]
+    return [each for each in found if is_table_file(each.relative_to(root).as_posix())]
+
+
+def is_table_file(path: str) -> bool:
+    """Whether a path is of a Parquet file that may have trials.
+
+    Hidden ones, those of Hive's `_`, and the requests beside a journal are none.
+    """
+    return (
+        path.endswith(".parquet")
+        and not path.endswith(REQUESTS_PARQUET)
+        and not any(part.startswith((".", "_")) for part in path.split("/"))
+    )
 
 
 class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):
