@@ -24,6 +24,7 @@ from servetune.agents.tools import tools_here
 from servetune.agents.untrusted import MARK
 from servetune.api import QueryRuns
 from servetune.api.request import checked
+from servetune.errors import InputError
 
 EVERYTHING = {"launch": True, "aws": True, "commands": True}
 
@@ -244,6 +245,13 @@ def test_further_tools_stay_in_their_folders_and_on_this_machine(agent, tool, ar
     with pytest.raises(Refused) as refused:
         tools.answer(tool, arguments)
     assert flag in refused.value.hint
+
+
+def test_an_export_to_an_empty_place_is_not_one_to_the_servers_folder(agent):
+    (agent.folder / "x.jsonl").write_text("", "utf-8")
+    tools = AgentTools(Permissions(folder=agent.folder))
+    with pytest.raises(InputError, match="--to is empty"):
+        tools.answer("runs_export", {"sources": ["x.jsonl"], "to": ""})
 
 
 def test_a_query_of_an_agent_has_limits_and_may_have_closer_ones(agent):

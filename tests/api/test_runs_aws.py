@@ -115,6 +115,21 @@ def test_an_export_is_registered_in_glue_once_and_read_back_by_the_same_sql(aws,
     assert there.rows == here.rows == (("ml.g6.12xlarge", 900.0),)
 
 
+def test_an_export_above_another_prefix_leaves_its_objects_and_a_dry_run_writes_none(aws, journal):
+    api.export_runs(journal, to="s3://lake/results/prod")
+    before = keys(aws)
+    planned = api.export_runs(journal, to="s3://lake/results", glue="mlcc_ci", dry_run=True)
+    assert [each.state for each in planned.files] == ["written"]
+    assert (planned.registered, keys(aws)) == (None, before)
+    api.export_runs(journal, to="s3://lake/results")
+    assert len(keys(aws)) == 2
+    moved = {"to": "s3://lake/results", "deployment_target": "url"}
+    planned = api.export_runs(journal, **moved, dry_run=True)
+    assert [each.state for each in planned.files] == ["written", "removed"]
+    assert api.export_runs(journal, **moved).files == planned.files
+    assert set(before) < set(keys(aws))
+
+
 def test_two_exports_at_once_of_copies_that_went_on_differently_lose_no_trial(aws, tmp_path):
     copies = [journal_of(tmp_path / f"{n}.jsonl", line(1, 9.0), line(n, 9.0)) for n in (2, 3, 4, 5)]
     api.export_runs(copies[0], to="s3://lake/results")

@@ -8,7 +8,7 @@ from rich.console import Console
 from servetune.api import QueryAnswer, export_runs, query_runs
 from servetune.cli.runs_sql import show
 from servetune.errors import StoreError
-from servetune.store import TrialConfig, TrialRecord
+from servetune.store import TrialConfig, TrialRecord, read_requests, write_requests_parquet
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra 'parquet')")
 pytest.importorskip("duckdb", reason="DuckDB is not installed (extra 'sql')")
@@ -61,6 +61,25 @@ def test_measured_trials_are_exported_and_what_is_left_out_is_told(results, call
     ]
 
 
+def test_a_dry_run_tells_of_files_that_the_export_removes_and_of_none_of_other_tables(
+    results, called
+):
+    for lake in ("lakes", "lakes/prod"):
+        called("runs", "export", "results", "--to", lake)
+    words = ["runs", "export", "results", "--to", "lakes", "--deployment-target", "url"]
+    lake = results.parent / "lakes"
+    before = sorted(lake.rglob("*"))
+    planned = called(*words, "--dry-run")
+    assert sorted(lake.rglob("*")) == before
+    verbs = [" ".join(line.split()[:2]) for line in planned.stderr.splitlines()[1:]]
+    assert verbs == ["would write", "would remove"]
+    assert "1 trial in lakes: 1 file would be written, 1 removed" in planned.stdout
+    assert "1 written, 1 removed" in called(*words).stdout
+    assert len(list(lake.glob("prod/model=*/instance=*/target=local/*.parquet"))) == 1
+    again = called(*words, "--dry-run")
+    assert "0 files would be written, 1 unchanged" in again.stdout
+
+
 def test_side_files_that_a_pattern_matches_are_passed_over_by_export_and_sql(results, tmp_path):
     (results / "trace.jsonl").unlink()
     (results / "q.timelines.jsonl").write_text('{"key": "ok", "timeline": {}}\n')
@@ -76,6 +95,27 @@ def test_side_files_that_a_pattern_matches_are_passed_over_by_export_and_sql(res
         with pytest.raises(StoreError, match=f"has {content} of a run, and no trials") as refused:
             export_runs(results / f"q.{name}.jsonl", to=str(tmp_path / "lake"))
         assert refused.value.hint.endswith("q.jsonl")
+
+
+def test_folders_of_repeats_are_exported_and_queried_without_their_requests(results, monkeypatch):
+    bench = results.parent / "bb"
+    line = (results / "q.jsonl").read_text().splitlines()[0]
+    for name in ("1", "2"):
+        (bench / name).mkdir(parents=True)
+        record = json.loads(line) | {"provenance": {"started_at": f"2026-11-2{name}T00:00:00Z"}}
+        (bench / name / "bench.jsonl").write_text(json.dumps(record) + "\n")
+        requests, _ = read_requests(results / "q.requests.jsonl")
+        write_requests_parquet(bench / name / "bench.requests.parquet", requests)
+    asked = "SELECT count(*) FROM results"
+    monkeypatch.chdir(bench)
+    for sources in ((str(bench),), (), (str(bench / "*"),), ("1/*", "2/*"), ("1", "2")):
+        assert query_runs(asked, sources=sources).rows == ((2,),)
+    lake = export_runs(bench, to=str(bench / "lake"))
+    assert (lake.trials, len(lake.files)) == (2, 2)
+    assert query_runs(asked).rows == ((2,),)  # in journals and in the lake, once
+    with pytest.raises(StoreError, match="has requests of a run, and no trials") as refused:
+        query_runs(asked, sources=("1/bench.requests.parquet",))
+    assert refused.value.hint == "give its journal, 1/bench.jsonl"
 
 
 def test_of_a_retried_trial_an_older_copy_of_the_journal_adds_no_failure(tmp_path):
@@ -145,7 +185,9 @@ def test_a_run_is_named_in_queries_and_exports_and_others_are_rebuilt_beside_a_m
         (["export", "results", "--to", "s3://bucket"], "names no prefix in S3"),
         (["export", "gone.jsonl", "--to", "lake"], "gone.jsonl is not there"),
         (["export", "results"], "missing option '--to'"),
+        (["export", "results", "--to", ""], "--to is empty"),
         (["export", "results", "--to", "results/q.jsonl"], "cannot write results/q.jsonl"),
+        (["export", "results", "--to", "results/q.jsonl", "--dry-run"], "Not a directory"),
         (["sql", "DROP VIEW results", "results"], "DROP is no statement that only reads"),
         (["sql", "SELECT 1", "results/q.jsonl", "--athena"], "Athena reads its own tables"),
         (["sql", "SELECT 1", "empty"], "empty holds no journal"),

@@ -91,6 +91,15 @@ def test_a_trial_whose_partition_changes_is_not_there_twice(tmp_path):
     assert ids(tmp_path) == ["1", "2"]
 
 
+def test_an_export_above_other_tables_leaves_their_files_as_they_are(tmp_path):
+    export(rows("1", "2"), tmp_path / "prod")
+    export(rows("1"), tmp_path / "env=dev")
+    done = export(rows("1", "2"), tmp_path)
+    assert [(each.state, each.rows) for each in done] == [("written", 2)]
+    assert ids(tmp_path / "prod") == ["1", "2"]
+    assert ids(tmp_path / "env=dev") == ["1"]
+
+
 def test_a_trial_that_its_run_measured_again_replaces_the_earlier(tmp_path):
     earlier = rows("1", trial_key="k", run_timestamp="2026-01-01", status="failed")
     export(earlier + rows("2", trial_key="l"), tmp_path)

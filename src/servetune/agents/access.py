@@ -251,8 +251,11 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
         return ",".join(parts)
 
     def _folder_or_prefix(self, text: str) -> str:
-        """Place of an export: a folder, or a prefix in S3, which has a flag of its own."""
-        if text.startswith("s3:"):
+        """Place of an export: a folder, or a prefix in S3, which has a flag of its own.
+
+        An empty one stays so, for the export refuses it.
+        """
+        if text.startswith("s3:") or not text.strip():
             return text
         return str(self._inside(Path(text), "to", written=True))
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from servetune.api.frames import TableRow, Tabular
-from servetune.api.inputs import journals_in, named_files, read_records
+from servetune.api.inputs import journals_below, named_files, read_records
 from servetune.api.notes import note, progress
 from servetune.api.request import Request, request_of
 from servetune.errors import ExitStatus, InputError, SchemaTooNew, ServetuneError, StoreError
@@ -471,19 +471,8 @@ def _files(text: str, name: str) -> Iterator[Path]:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    """Journals of a folder; without any, those of the folders in it, which are repeats."""
-    if is_report(folder):
-        return [folder]
-    try:
-        return journals_in(folder)
-    except StoreError:
-        found = []
-        for each in sorted(path for path in folder.iterdir() if path.is_dir()):
-            if any(each.glob("*.jsonl")):
-                found += journals_in(each)
-        if not found:
-            raise
-        return found
+    """Journals of a folder or of the folders in it, which are repeats; a report is itself."""
+    return [folder] if is_report(folder) else journals_below(folder)
 
 
 def _holds_requests(path: Path) -> bool:

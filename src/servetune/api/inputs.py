@@ -274,15 +274,35 @@ def journals_in(folder: Path) -> list[Path]:
     Raises:
         StoreError: There is none.
     """
-    found = sorted(
-        path for path in folder.glob("*.jsonl") if not path.name.endswith((REQUESTS, TIMELINES))
-    )
+    found = _journals(folder, "*.jsonl")
     if not found:
-        raise StoreError(
-            f"{folder} holds no journal",
-            hint="give the .jsonl or .json of a run, its folder, or a report of inference-perf",
-        )
+        raise _no_journal(folder)
     return found
+
+
+def journals_below(folder: Path) -> list[Path]:
+    """Journals directly in a folder; without any, those of the folders in it, such as repeats.
+
+    Raises:
+        StoreError: There is none.
+    """
+    found = _journals(folder, "*.jsonl") or _journals(folder, "[!.]*/*.jsonl")
+    if not found:
+        raise _no_journal(folder)
+    return found
+
+
+def _journals(folder: Path, pattern: str) -> list[Path]:
+    return sorted(
+        path for path in folder.glob(pattern) if not path.name.endswith((REQUESTS, TIMELINES))
+    )
+
+
+def _no_journal(folder: Path) -> StoreError:
+    return StoreError(
+        f"{folder} holds no journal",
+        hint="give the .jsonl or .json of a run, its folder, or a report of inference-perf",
+    )
 
 
 def require_file(path: Path) -> None:

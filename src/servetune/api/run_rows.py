@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from servetune.api.inputs import (
-    journals_in,
+    journals_below,
     named_files,
     read_records,
     require_file,
@@ -48,6 +48,8 @@ def read_rows(
 ) -> list[JournalRows]:
     """Trials of journals (`.jsonl`), summaries or records (`.json`), and of folders of journals.
 
+    A folder without a journal stands for the folders in it, as `bench --out` makes them.
+
     Of a trial that several journals of one run have, such as an older copy of a journal in which it
     failed, the last measurement counts. Files of JSON lines in a folder that begin with no trial
     are passed over with a note.
@@ -59,7 +61,7 @@ def read_rows(
     found = []
     for source in named_files(sources):
         whole = source.is_dir()
-        for path in journals_in(source) if whole else [source]:
+        for path in journals_below(source) if whole else [source]:
             made = _rows_of(path, options, rent, in_folder=whole)
             if made is not None:
                 found.append(made)

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-import msgspec
-
 from servetune.api.aws_region import REGION, region_of
 from servetune.api.frames import TableRow, Tabular
 from servetune.api.request import Request, request_of
@@ -22,9 +20,9 @@ from servetune.deploy.staging import Place, place, require_bucket
 from servetune.errors import InputError, StoreError
 from servetune.option import Count, argument, option
 from servetune.store.results_columns import PARTITIONS
-from servetune.store.results_folder import ExportedFile, LocalFolder, export_rows
+from servetune.store.results_folder import ExportedFile, LocalFolder, Preview, export_rows
 from servetune.store.results_parquet import require_parquet
-from servetune.store.results_rows import SIMULATED, Row, RowOptions, distinct, grouped
+from servetune.store.results_rows import SIMULATED, Row, RowOptions, distinct
 from servetune.units import counted
 
 
@@ -74,7 +72,9 @@ class ExportRuns(Request, frozen=True, kw_only=True):
             default="1 for servers that tune started, else unknown",
         ),
     ] = None
-    dry_run: Annotated[bool, option("Preview of the files; nothing is written.")] = False
+    dry_run: Annotated[
+        bool, option("Preview of the files, also of those removed; nothing is written.")
+    ] = False
     glue: Annotated[
         str | None,
         option(
@@ -116,9 +116,13 @@ class ExportedRuns(Tabular, frozen=True, kw_only=True):
         counts = dict.fromkeys(("written", "unchanged", "removed"), 0)
         for each in self.files:
             counts[each.state] += 1
-        words = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
         if self.dry_run:
-            words = f"{counted(len(self.files), 'file')} would be written"
+            words = f"{counted(counts.pop('written'), 'file')} would be written"
+            removed = counts.pop("removed")
+            words += f", {removed} removed" if removed else ""
+            words += f", {counts['unchanged']} unchanged" if counts["unchanged"] else ""
+        else:
+            words = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
         lines = [f"{counted(self.trials, 'trial')} in {self.to}: {words}"]
         if self.simulated_left_out:
             left_out = counted(self.simulated_left_out, "simulated trial")
@@ -149,6 +153,8 @@ def export_runs(
     if request is not None and not isinstance(request, ExportRuns):
         request, options = None, {"sources": request, **options}
     request = request_of(ExportRuns, request, options)
+    if not request.to.strip():
+        raise InputError("--to is empty", hint="name a folder, such as --to lake")
     require_parquet()
     remote = place(request.to) if request.to.startswith("s3:") else None
     table = glue_table(request.glue) if request.glue is not None else None
@@ -160,25 +166,26 @@ def export_runs(
     failed = len(rows) - len(chosen) - simulated
     if not chosen:
         raise _nothing(request, simulated, failed)
-    result = ExportedRuns(
+    registered = None
+    if remote is not None:
+        aws = aws_in(require_region(region_of(request.region)))
+        files, registered = completed(_to_s3(chosen, remote, table, aws, dry_run=request.dry_run))
+    else:
+        folder = LocalFolder(Path(request.to).expanduser())
+        if request.dry_run:
+            files = completed(export_rows(chosen, Preview(folder)))
+        else:
+            with folder.locked():
+                files = completed(export_rows(chosen, folder))
+    return ExportedRuns(
         to=request.to.rstrip("/"),
-        files=_planned(chosen),
+        files=tuple(files),
         trials=len(chosen),
         simulated_left_out=simulated,
         failed_left_out=failed,
+        registered=registered,
         dry_run=request.dry_run,
     )
-    if request.dry_run:
-        return result
-    registered = None
-    if remote is None:
-        folder = LocalFolder(Path(request.to).expanduser())
-        with folder.locked():
-            files = completed(export_rows(chosen, folder))
-    else:
-        aws = aws_in(require_region(region_of(request.region)))
-        files, registered = completed(_to_s3(chosen, remote, table, aws))
-    return msgspec.structs.replace(result, files=tuple(files), registered=registered)
 
 
 def _read(request: ExportRuns) -> list[JournalRows]:
@@ -213,25 +220,14 @@ def _nothing(request: ExportRuns, simulated: int, failed: int) -> StoreError:
     )
 
 
-def _planned(rows: Sequence[Row]) -> tuple[ExportedFile, ...]:
-    return tuple(
-        ExportedFile(
-            path=path,
-            partition={key.name: some[0][key.name] for key in PARTITIONS},
-            rows=len(some),
-            state="written",
-        )
-        for path, some in sorted(grouped(rows).items())
-    )
-
-
 async def _to_s3(
-    rows: Sequence[Row], where: Place, table: GlueTable | None, aws: AwsClient
+    rows: Sequence[Row], where: Place, table: GlueTable | None, aws: AwsClient, *, dry_run: bool
 ) -> tuple[list[ExportedFile], Registered | None]:
     try:
         await require_bucket(where, aws)
-        files = await export_rows(rows, S3Folder(where, aws))
-        if table is None:
+        folder = S3Folder(where, aws)
+        files = await export_rows(rows, Preview(folder) if dry_run else folder)
+        if table is None or dry_run:
             return files, None
         partitions = {
             tuple(each.partition[key.name] for key in PARTITIONS): each.path.rpartition("/")[0]

@@ -12,7 +12,7 @@ import msgspec
 
 from servetune.api.aws_region import REGION, region_of
 from servetune.api.frames import TableRow, Tabular, columns_of
-from servetune.api.inputs import journals_in, named_files
+from servetune.api.inputs import journals_below, named_files, with_journal_named
 from servetune.api.request import Request, request_of
 from servetune.api.run_names import journal_of
 from servetune.api.run_rows import JournalRows, read_rows, with_permissions_named
@@ -281,7 +281,7 @@ def _sources(request: QueryRuns) -> tuple[list[JournalRows], list[pa.Table]]:
 
 def _has_journals(folder: Path) -> bool:
     try:
-        return bool(journals_in(folder))
+        return bool(journals_below(folder))
     except StoreError:
         return False
 
@@ -293,7 +293,11 @@ def _local(path: Path) -> pa.Table:
         raise StoreError(
             f"cannot read {path}: {error.strerror}", hint="give the .jsonl of a run or its export"
         ) from None
-    return with_partition(read_parquet(content, str(path)), partition_of(path.as_posix()))
+    try:
+        table = read_parquet(content, str(path))
+    except StoreError as error:
+        raise with_journal_named(error, path) from None
+    return with_partition(table, partition_of(path.as_posix()))
 
 
 def _in_s3(source: str, region: str | None) -> list[pa.Table]:

@@ -7,6 +7,8 @@ from servetune.cli.derive import verb
 from servetune.cli.output import echo, print_json
 from servetune.units import counted
 
+_PREVIEW = {"written": "would write", "unchanged": "unchanged", "removed": "would remove"}
+
 
 @verb(api.ExportRuns, json=True)
 def export(request: api.ExportRuns, *, as_json: bool) -> int:
@@ -24,7 +26,7 @@ def export(request: api.ExportRuns, *, as_json: bool) -> int:
         print_json(done)
         return 0
     for each in done.files:
-        state = "would write" if done.dry_run else each.state
-        echo(f"{state:<11} {each.path} ({counted(each.rows, 'row')})")
+        state = _PREVIEW[each.state] if done.dry_run else each.state
+        echo(f"{state:<12} {each.path} ({counted(each.rows, 'row')})")
     print(done)
     return 0

@@ -16,9 +16,11 @@ from servetune.errors import InputError, StoreError
 
 #: Endings of the files of JSON lines that are beside a journal and are none.
 REQUESTS, TIMELINES = ".requests.jsonl", ".timelines.jsonl"
+#: Ending of the requests of `bench --out` as a table.
+REQUESTS_PARQUET = ".requests.parquet"
 #: Content of the files beside a journal that hold no trials, by their endings.
 BESIDE_JOURNAL: Mapping[str, str] = {
-    REQUESTS: "requests", ".requests.csv": "requests", ".requests.parquet": "requests",
+    REQUESTS: "requests", ".requests.csv": "requests", REQUESTS_PARQUET: "requests",
     TIMELINES: "timelines", ".status.json": "the state", ".order.json": "an order to",
     ".tags.json": "tags", ".server.json": "readings of the server", ".html": "the page",
     ".toml": "options", ".logs": "logs",

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import msgspec
 
 from servetune.errors import StoreError
-from servetune.store.artifacts import write_bytes
+from servetune.store.artifacts import REQUESTS_PARQUET, write_bytes
+from servetune.store.results_columns import PARTITIONS
 from servetune.store.results_parquet import (
     merged,
     not_superseded,
@@ -58,7 +59,7 @@ class Folder(Protocol):
         """Path or address, without a slash at its end."""
 
     async def paths(self) -> list[str]:
-        """Paths of all Parquet files; hidden ones are none."""
+        """Paths of all files that `is_table_file` knows."""
 
     async def read(self, path: str) -> Stored | None:
         """A file; `None` where there is none."""
@@ -68,6 +69,33 @@ class Folder(Protocol):
 
     async def remove(self, path: str, replaces: Stored) -> bool:
         """Remove a file as it was read; `False` where another is there by now."""
+
+
+class Preview:
+    """Folder that reads another and changes nothing.
+
+    Args:
+        folder: Folder that an export would write to.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+
+    @property
+    def name(self) -> str:
+        return self._folder.name
+
+    async def paths(self) -> list[str]:
+        return await self._folder.paths()
+
+    async def read(self, path: str) -> Stored | None:
+        return await self._folder.read(path)
+
+    async def write(self, path: str, content: bytes, replaces: Stored | None) -> bool:
+        return True
+
+    async def remove(self, path: str, replaces: Stored) -> bool:
+        return True
 
 
 class LocalFolder:
@@ -93,7 +121,9 @@ class LocalFolder:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StoreError(f"cannot read {self._root / path}: {error.strerror}") from None
+            raise StoreError(
+                f"cannot read {self._root / path}: {error.strerror}", hint="choose another --to"
+            ) from None
 
     async def write(self, path: str, content: bytes, replaces: Stored | None) -> bool:
         """Put a whole file; `locked` keeps other exports away."""
@@ -130,7 +160,7 @@ class LocalFolder:
 
 
 def parquet_files(root: Path) -> list[Path]:
-    """Parquet files in and below a folder, by path; hidden ones, and those of Hive's `_`, are none.
+    """Files of tables in and below a folder, by path.
 
     Raises:
         StoreError: A folder cannot be read.
@@ -139,11 +169,19 @@ def parquet_files(root: Path) -> list[Path]:
         found = sorted(root.rglob("*.parquet"))
     except OSError as error:
         raise StoreError(f"cannot read {root}: {error.strerror}") from None
-    return [
-        each
-        for each in found
-        if not any(part.startswith((".", "_")) for part in each.relative_to(root).parts)
-    ]
+    return [each for each in found if is_table_file(each.relative_to(root).as_posix())]
+
+
+def is_table_file(path: str) -> bool:
+    """Whether a path is of a Parquet file that may have trials.
+
+    Hidden ones, those of Hive's `_`, and the requests beside a journal are none.
+    """
+    return (
+        path.endswith(".parquet")
+        and not path.endswith(REQUESTS_PARQUET)
+        and not any(part.startswith((".", "_")) for part in path.split("/"))
+    )
 
 
 class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,6 +203,9 @@ class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):
 async def export_rows(rows: Sequence[Row], folder: Folder) -> list[ExportedFile]:
     """Write trials into their files, and take them out of other partitions' files of their runs.
 
+    Tables in folders below, such as `prod/model=...` below `lakes`, are others and stay as they
+    are.
+
     Raises:
         StoreError: A file cannot be read or written; those before it are whole, and the same
             export again goes on from there.
@@ -176,9 +217,15 @@ async def export_rows(rows: Sequence[Row], folder: Folder) -> list[ExportedFile]
         runs.setdefault(path.rpartition("/")[2], []).extend(some)
     for path in await folder.paths():
         own = runs.get(path.rpartition("/")[2])
-        if path not in files and own:
+        if path not in files and own and _is_partition(path.rpartition("/")[0]):
             done += await _take_out(path, own, folder)
     return done
+
+
+def _is_partition(folder: str) -> bool:
+    """Whether a folder below the table's is a partition of it, `model=/instance=/target=`."""
+    keys = [part.partition("=")[0] for part in folder.split("/")]
+    return keys == [each.name for each in PARTITIONS]
 
 
 async def _put(path: str, rows: Sequence[Row], folder: Folder) -> ExportedFile:

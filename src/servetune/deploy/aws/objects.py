@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from servetune.deploy.aws.client import AwsClient, AwsError
 from servetune.deploy.staging.upload import Place
-from servetune.store.results_folder import Stored
+from servetune.store.results_folder import Stored, is_table_file
 
 #: Error codes of a conditional write that another write has overtaken.
 _OVERTAKEN = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "409"})
@@ -26,7 +26,7 @@ class S3Folder:
         return self._where.uri.rstrip("/")
 
     async def paths(self) -> list[str]:
-        """Paths of all Parquet files below the prefix."""
+        """Paths of all Parquet files below the prefix that may have trials."""
         prefix = f"{self._where.prefix}/"
         found: list[str] = []
         more: dict[str, str] = {}
@@ -38,12 +38,7 @@ class S3Folder:
             if not page.get("IsTruncated"):
                 break
             more = {"ContinuationToken": page["NextContinuationToken"]}
-        return [
-            path
-            for path in found
-            if path.endswith(".parquet")
-            and not any(part.startswith((".", "_")) for part in path.split("/"))
-        ]
+        return [path for path in found if is_table_file(path)]
 
     async def read(self, path: str) -> Stored | None:
         """An object; `None` where there is none."""
