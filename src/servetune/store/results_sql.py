@@ -239,12 +239,11 @@ def _wrapped(sql: str, types: Sequence[str], most_bytes: int | None) -> str:
         text = f"CAST({name} AS VARCHAR)"
         value = text if _ZONED in type_ else name
         if most_bytes is not None:
-            # The text of a long list is larger yet, and made without a look at the time.
-            long = f"WHEN len({name}) > {most_bytes} THEN error('{_TOO_LARGE}') "
-            value = (
-                f"CASE {long if type_.endswith(']') else ''}WHEN strlen({text}) > {most_bytes} THEN error('{_TOO_LARGE}') "
-                f"ELSE {value} END"
-            )
+            sizes = [f"strlen({text})"]
+            if type_.endswith("]"):  # the text of a long list is larger yet
+                sizes.insert(0, f"len({name})")
+            tests = (f"WHEN {s} > {most_bytes} THEN error('{_TOO_LARGE}')" for s in sizes)
+            value = f"CASE {' '.join(tests)} ELSE {value} END"
         chosen.append(value)
     return f"SELECT {', '.join(chosen)} FROM (\n{sql}\n) AS t({', '.join(columns)})"  # noqa: S608
 
