@@ -226,6 +226,11 @@ def test_a_load_test_that_shows_nothing_is_neither_reproduced_nor_not(journal: P
         compared = compare_with_baseline(baseline, dict(record.results))
         note_measured(deployment, record, compared, None)
         assert rows()[0].reproduced is reproduced
+    assert not rows()[0].measured_simulated
+    assert "SIMULATED" not in str(st.list_deployments())
+    note_measured(deployment, structs.replace(record, simulated=True), None, None)
+    assert next(iter(st.list_deployments().as_rows()))["measured_simulated"]
+    assert " SIMULATED" in str(st.list_deployments())
 
 
 def test_what_was_deployed_by_other_means_is_registered_with_its_trial(

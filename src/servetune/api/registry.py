@@ -125,6 +125,7 @@ class DeployedRow(msgspec.Struct, frozen=True, kw_only=True):
         earlier_measurements: Number of load tests of the deployment's other configurations.
         measured_at: Time of the last load test of this configuration.
         measured_run: Identity of its run.
+        measured_simulated: Whether no real server answered it, and its figures are simulated.
         reproduced: Whether it did what the trial did.
         output_throughput: Output tokens per second of the last load test.
         p99_ttft_ms: 99th percentile of its time to the first token.
@@ -157,6 +158,7 @@ class DeployedRow(msgspec.Struct, frozen=True, kw_only=True):
     earlier_measurements: int = 0
     measured_at: str = ""
     measured_run: str = ""
+    measured_simulated: bool = False
     reproduced: bool | None = None
     output_throughput: float | None = None
     p99_ttft_ms: float | None = None
@@ -313,6 +315,7 @@ def _with_measured(row: DeployedRow, tests: list[MeasurementRow]) -> DeployedRow
         row,
         measured_at=last.at,
         measured_run=last.run,
+        measured_simulated=last.simulated,
         reproduced=last.reproduced,
         output_throughput=last.results.get("output_throughput"),
         p99_ttft_ms=last.results.get("p99_ttft_ms"),
