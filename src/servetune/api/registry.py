@@ -473,10 +473,11 @@ def _trial(
     except KeyError:
         raise InputError(f"the journal {run.path} has no trial {key} any more") from None
     if bundle is not None and not bundle.is_of(record):
-        serves, ran = bundle.config, plan_of_trial(record)
+        ran = plan_of_trial(record)
+        serves = plan_of_trial(bundle.trial) if bundle.trial else bundle.plan or ran
         raise InputError(
             f"the bundle '{request.target}' does not serve what trial {named} of run {run.run} "
-            f"ran: {serves.model} {serves.plan}, not {ran.model} {ran.label}",
+            f"ran: {serves.model} {serves.label}, not {ran.model} {ran.label}",
             hint="leave --trial out, which takes the bundle's own, or render that trial: "
             f"servetune deploy {bundle.place.target} {run.path} --key {key}",
         )
