@@ -257,13 +257,28 @@ def test_an_export_to_an_empty_place_is_not_one_to_the_servers_folder(agent):
 def test_a_query_of_an_agent_has_limits_and_may_have_closer_ones(agent):
     allowed = Permissions(folder=agent.folder)
     limits = [
-        (request.query_timeout_s, request.max_rows)
+        (request.query_timeout_s, request.max_rows, request.max_bytes)
         for request in (
             allowed.admitted(QueryRuns(sql="SELECT 1")),
             allowed.admitted(QueryRuns(sql="SELECT 1", query_timeout_s=5, max_rows=10)),
         )
     ]
-    assert limits == [(30, 100_000), (5, 10)]
+    assert limits == [(30, 100_000, 4_000_000), (5, 10, 4_000_000)]
+
+
+async def test_an_answer_of_sql_is_a_table_of_bounded_size(agent, journal):
+    shutil.copy(journal, agent.folder / "tune.jsonl")
+    async with agent() as client:
+        found = await call(client, "runs_sql", sql="SELECT count(*) AS n FROM results")
+        assert "QueryAnswer" not in said(found)
+        assert "1 row from" in said(found)
+        wide = await call(client, "runs_sql", sql="SELECT * FROM results LIMIT 1")
+        assert re.search(r"model_name +Qwen", said(wide))
+        for sql in ("SELECT repeat('a', 300000000)", "SELECT * FROM range(100001)"):
+            refused = await call(client, "runs_sql", sql=sql)
+            assert refused.is_error
+            assert "the answer has more than" in said(refused)
+            assert "--" not in refused.structured_content["error"]["hint"][MARK]
 
 
 @pytest.mark.parametrize(

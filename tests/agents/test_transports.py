@@ -1,7 +1,9 @@
 """Both transports, with the protocol's own client: a process over stdio, a server over HTTP."""
 
 import contextlib
+import json
 import socket
+import subprocess
 import sys
 import textwrap
 import threading
@@ -51,6 +53,28 @@ async def test_over_stdio_nothing_but_the_protocol_is_on_standard_output(tmp_pat
     assert not result.is_error
     assert "Qwen/Qwen3-4B" in result.content[0].text
     assert (tmp_path / "own").is_dir()
+
+
+def test_over_stdio_a_client_that_goes_away_ends_the_server_quietly(tmp_path):
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}}
+    hello["clientInfo"] = {"name": "client", "version": "1"}
+    messages = [
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/list"},
+    ]
+    command = [sys.executable, "-m", "servetune", "mcp", "--folder", str(tmp_path / "own")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as server:
+        server.stdin.write(f"{json.dumps(messages[0])}\n".encode())
+        server.stdin.flush()
+        assert b"result" in server.stdout.readline()
+        server.stdout.close()
+        for message in messages[1:]:
+            server.stdin.write(f"{json.dumps(message)}\n".encode())
+        server.stdin.close()
+        assert server.stderr.read() == b""
+    assert server.returncode == 0
 
 
 @pytest.fixture

@@ -226,6 +226,11 @@ def test_a_load_test_that_shows_nothing_is_neither_reproduced_nor_not(journal: P
         compared = compare_with_baseline(baseline, dict(record.results))
         note_measured(deployment, record, compared, None)
         assert rows()[0].reproduced is reproduced
+    assert not rows()[0].measured_simulated
+    assert "SIMULATED" not in str(st.list_deployments())
+    note_measured(deployment, structs.replace(record, simulated=True), None, None)
+    assert next(iter(st.list_deployments().as_rows()))["measured_simulated"]
+    assert " SIMULATED" in str(st.list_deployments())
 
 
 def test_what_was_deployed_by_other_means_is_registered_with_its_trial(
@@ -293,6 +298,30 @@ def test_a_model_package_has_the_container_and_the_trial_of_its_bundle(journal: 
     assert found["ModelApprovalStatus"] == "PendingManualApproval"
     [row] = rows()
     assert (row.model_package, row.state) == (first.package.arn, "registered")
+
+
+def test_a_bundle_is_registered_with_trials_of_its_plan_alone(journal: Path) -> None:
+    st.render(journal, target="compose", out="c")
+    with Journal(journal, run=RUN, resume=True) as more:
+        whole = json.loads(journal.read_text("utf-8").splitlines()[-1])
+        settings = {**whole["config"]["server_args"], "max_num_seqs": 32}
+        other = TrialConfig(server_args=settings, client_args={"max_concurrency": 128})
+        results = {"max_concurrency": 128, "output_throughput": 9999.0, "completed": 500}
+        more.append(
+            TrialRecord(key="trial-128", config=other, results=results, metadata=whole["metadata"])
+        )
+    st.rebuild_runs(".")
+    before = len(read_register().entries)
+    with pytest.raises(InputError, match=r"'c' does not serve what trial 3 .*max_num_seqs=32") as e:
+        st.register_deployment("c", run=RUN, trial="3")
+    assert "leave --trial out" in e.value.hint
+    Path("c/trial.jsonl").rename("kept")  # as bundles of earlier versions are
+    with pytest.raises(InputError, match="does not serve"):
+        st.register_deployment("c", run=RUN, trial="3")
+    assert st.register_deployment("c", run=RUN, trial="1").config.trial == "trial-16"
+    Path("kept").rename("c/trial.jsonl")
+    assert len(read_register().entries) == before + 1
+    assert st.register_deployment("c", run=RUN).config.trial == "trial-64"  # not the run's pick
 
 
 def test_a_service_off_sagemaker_has_no_model_package(journal: Path) -> None:

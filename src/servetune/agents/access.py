@@ -61,8 +61,8 @@ ROUTES = frozenset({"ready_endpoint", "route", "url", "urls"})
 ADDRESSES = frozenset({"url", "urls"})
 #: Fields of text in which a slash is no path: DuckDB reads nothing but the tables it is given.
 STATEMENTS = frozenset({"sql"})
-#: Most seconds and rows of an agent's query.
-QUERY_LIMITS = {"query_timeout_s": 30, "max_rows": 100_000}
+#: Most seconds, rows and bytes of an agent's query.
+QUERY_LIMITS = {"query_timeout_s": 30, "max_rows": 100_000, "max_bytes": 4_000_000}
 #: Fields by which a request reaches AWS.
 ON_AWS = frozenset(
     {

@@ -73,8 +73,11 @@ def serve_mcp(request: Mcp | None = None, /, **options: object) -> None:
     if address is not None:
         _serve_http(server, *address)
         return
-    with contextlib.suppress(KeyboardInterrupt):
-        anyio.run(_serve_stdio, server)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            anyio.run(_serve_stdio, server)
+    except* ConnectionError:
+        pass  # the client went away during an answer
 
 
 async def _serve_stdio(server: Server[Any]) -> None:

@@ -86,6 +86,7 @@ def note_measured(
             run=str(record.provenance.get("run") or ""),
             path=str(journal.absolute()) if journal else "",
             trial=record.key,
+            simulated=record.simulated,
             against=comparison.key if comparison else "",
             reproduced=comparison.reproduced if comparison and comparison.concluded else None,
             results={name: v for name, v in numbers.items() if isinstance(v, int | float)},

@@ -18,6 +18,7 @@ from servetune.api.run_facts import facts_of
 from servetune.api.waiting import aws_in, completed
 from servetune.deploy.aws.described import DescribedEndpoint, described
 from servetune.deploy.aws.packages import ModelPackage, Packaged, make_package, packaged
+from servetune.deploy.from_trial import plan_of_trial
 from servetune.deploy.names import require_name, require_region
 from servetune.deploy.registry import RegisteredBundle, registered_bundle
 from servetune.errors import DeployError, InputError, ServetuneError
@@ -125,6 +126,7 @@ class DeployedRow(msgspec.Struct, frozen=True, kw_only=True):
         earlier_measurements: Number of load tests of the deployment's other configurations.
         measured_at: Time of the last load test of this configuration.
         measured_run: Identity of its run.
+        measured_simulated: Whether no real server answered it, and its figures are simulated.
         reproduced: Whether it did what the trial did.
         output_throughput: Output tokens per second of the last load test.
         p99_ttft_ms: 99th percentile of its time to the first token.
@@ -157,6 +159,7 @@ class DeployedRow(msgspec.Struct, frozen=True, kw_only=True):
     earlier_measurements: int = 0
     measured_at: str = ""
     measured_run: str = ""
+    measured_simulated: bool = False
     reproduced: bool | None = None
     output_throughput: float | None = None
     p99_ttft_ms: float | None = None
@@ -313,6 +316,7 @@ def _with_measured(row: DeployedRow, tests: list[MeasurementRow]) -> DeployedRow
         row,
         measured_at=last.at,
         measured_run=last.run,
+        measured_simulated=last.simulated,
         reproduced=last.reproduced,
         output_throughput=last.results.get("output_throughput"),
         p99_ttft_ms=last.results.get("p99_ttft_ms"),
@@ -347,7 +351,7 @@ def register_deployment(
             f"a model package is of SageMaker, and {folder} is of {bundle.place.target}",
             hint="leave --model-package out, or give a bundle of deploy sagemaker",
         )
-    found, trial = _trial(request)
+    found, trial = _trial(request, bundle)
     if bundle is not None:
         place, config, content = bundle.place, bundle.config, None
     else:
@@ -441,11 +445,13 @@ def _endpoint(
     return place, found.config, packed
 
 
-def _trial(request: RegisterDeployment) -> tuple[RunRow | None, TrialRecord | None]:
+def _trial(
+    request: RegisterDeployment, bundle: RegisteredBundle | None
+) -> tuple[RunRow | None, TrialRecord | None]:
     """The run and trial that the options name.
 
     Raises:
-        InputError: There is no such run or trial.
+        InputError: There is no such run or trial, or the bundle is not of it.
     """
     if request.run is None:
         if request.trial is not None:
@@ -454,7 +460,8 @@ def _trial(request: RegisterDeployment) -> tuple[RunRow | None, TrialRecord | No
     with Catalogue(facts_of) as index:
         run = index.find(request.run)
         trials = index.trials(run.run)
-    named = request.trial or run.pick_key
+    of_bundle = bundle.trial.key if bundle and bundle.trial else ""
+    named = request.trial or next((row.key for row in trials if row.key == of_bundle), run.pick_key)
     key = next((row.key for row in trials if named in (str(row.number), row.key)), None)
     if key is None:
         raise InputError(
@@ -462,9 +469,19 @@ def _trial(request: RegisterDeployment) -> tuple[RunRow | None, TrialRecord | No
             hint=f"servetune runs show {run.run} numbers its {len(trials)} trials",
         )
     try:
-        return run, whole_record(Path(run.path), key)
+        record = whole_record(Path(run.path), key)
     except KeyError:
         raise InputError(f"the journal {run.path} has no trial {key} any more") from None
+    if bundle is not None and not bundle.is_of(record):
+        ran = plan_of_trial(record)
+        serves = plan_of_trial(bundle.trial) if bundle.trial else bundle.plan or ran
+        raise InputError(
+            f"the bundle '{request.target}' does not serve what trial {named} of run {run.run} "
+            f"ran: {serves.model} {serves.label}, not {ran.model} {ran.label}",
+            hint="leave --trial out, which takes the bundle's own, or render that trial: "
+            f"servetune deploy {bundle.place.target} {run.path} --key {key}",
+        )
+    return run, record
 
 
 def _with_trial(config: DeployedConfig, run: RunRow, trial: TrialRecord) -> DeployedConfig:

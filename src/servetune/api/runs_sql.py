@@ -44,9 +44,11 @@ if TYPE_CHECKING:
 
 #: Names under which queries written for other tables find the results.
 _ALIASES = {"benchmark_results": "results", "mlcc_ci.benchmark_results": "results"}
+#: Rows, and characters of a cell, of an answer's text.
+_SHOWN, _CELL = 50, 200
 _ENDINGS = (".csv", ".parquet", ".json")
 PositiveSeconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
-RowCount = Annotated[int, msgspec.Meta(ge=1)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
 #: Objects of S3 that are read at once.
 _READERS = 8
 
@@ -78,8 +80,12 @@ class QueryRuns(Request, frozen=True, kw_only=True):
         ),
     ] = None
     max_rows: Annotated[
-        RowCount | None,
+        Count | None,
         option("Rows that DuckDB's answer may have.", metavar="COUNT", default="no limit"),
+    ] = None
+    max_bytes: Annotated[
+        Count | None,
+        option("Bytes that DuckDB's answer may have.", metavar="BYTES", default="no limit"),
     ] = None
     region: Annotated[str | None, REGION] = None
     athena: Annotated[
@@ -128,6 +134,17 @@ class QueryAnswer(Tabular, frozen=True, kw_only=True):
     def as_rows(self) -> Iterable[TableRow]:
         """Rows by column."""
         return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
+
+    def __str__(self) -> str:
+        from servetune.report import answer_text
+
+        rows = [
+            [f"{v[:_CELL]}..." if isinstance(v, str) and len(v) > _CELL else v for v in row]
+            for row in self.rows[:_SHOWN]
+        ]
+        left = len(self.rows) - len(rows)
+        more = [f"the first {_SHOWN:,} rows of {len(self.rows):,}"] if left else []
+        return "\n".join([answer_text(self.columns, rows), *more, self.note()])
 
     def note(self) -> str:
         """What was read, and what it cost, in a line."""
@@ -243,6 +260,7 @@ def _in_duckdb(request: QueryRuns) -> QueryAnswer:
         _ALIASES,
         limit_s=request.query_timeout_s,
         most_rows=request.max_rows,
+        most_bytes=request.max_bytes,
     )
     return QueryAnswer(
         columns=tuple(columns),

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
 
 import click
 from rich.console import Console
 from rich.measure import Measurement
-from rich.table import Table
 from rich.text import Text
 
 from servetune import api
 from servetune.cli.derive import DerivedCommand, verb
 from servetune.cli.output import echo, print_json
-from servetune.report import console
+from servetune.report import answer_cell, answer_table, console
 from servetune.visible import visible
 
 #: Width in which a table has all its text.
@@ -62,7 +59,7 @@ def show(answer: api.QueryAnswer, to: Console) -> None:
     anyone reads.
     """
     rows = answer.rows[:MOST_ROWS] if to.is_terminal else answer.rows
-    table = _table(answer.columns, rows)
+    table = answer_table(answer.columns, rows)
     width = Measurement.get(to, to.options.update(max_width=_UNBOUNDED), table).maximum
     if not to.is_terminal:
         to.width = max(to.width, width)
@@ -73,26 +70,7 @@ def show(answer: api.QueryAnswer, to: Console) -> None:
         for number, row in enumerate(rows, 1):
             to.print(Text(f"row {number:,}", style="bold"))
             for name, value in zip(answer.columns, row, strict=True):
-                line = Text(f"  {visible(name):<{longest}}  {_shown(value)}")
+                line = Text(f"  {visible(name):<{longest}}  {answer_cell(value)}")
                 to.print(line, soft_wrap=True)
     if len(rows) < len(answer.rows):
         echo(f"the first {len(rows):,} of {len(answer.rows):,} rows; --out FILE has all of them")
-
-
-def _table(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for place, name in enumerate(columns):
-        values = [row[place] for row in rows if row[place] is not None]
-        numbers = bool(values) and all(isinstance(value, int | float) for value in values)
-        table.add_column(Text(visible(name)), justify="right" if numbers else "left")
-    for row in rows:
-        table.add_row(*(Text(_shown(value)) for value in row))
-    return table
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.1f}"
-    return visible(str(value))

@@ -16,13 +16,16 @@ from servetune.deploy.deployment import (
     adapter_name,
     read_deployment,
 )
-from servetune.deploy.from_trial import TRIAL_FILE
+from servetune.deploy.from_trial import TRIAL_FILE, plan_of_trial
 from servetune.deploy.names import account_of
 from servetune.errors import InputError
 from servetune.hardware import Price, instances
 from servetune.plan import Plan
 from servetune.store import TrialRecord, read_journal, read_json
 from servetune.store.register import AdapterLink, DeployedConfig, DeploymentPlace
+
+#: Settings of a trial that every target serves as they were.
+_KEPT = ("tensor_parallel", "pipeline_parallel", "max_num_seqs", "max_num_batched_tokens")
 
 
 class RegisteredBundle(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,12 +36,28 @@ class RegisteredBundle(msgspec.Struct, frozen=True, kw_only=True):
         config: Configuration of it.
         deployment: Requests that make it; `None` off SageMaker.
         trial: Trial that it rests on; `None` for a bundle of an earlier version.
+        plan: Plan that it serves; `None` where it has none that is known.
     """
 
     place: DeploymentPlace
     config: DeployedConfig
     deployment: Deployment | None = None
     trial: TrialRecord | None = None
+    plan: Plan | None = None
+
+    def is_of(self, trial: TrialRecord) -> bool:
+        """Whether it serves what a trial ran.
+
+        A bundle writes out what its trial left open, so plans are those of the trials; without its
+        trial, only what both set is compared.
+        """
+        ran = plan_of_trial(trial)
+        if self.trial is not None:
+            return self.trial.key == trial.key or plan_of_trial(self.trial) == ran
+        return self.plan is None or all(
+            None in (pair := (getattr(ran, name), getattr(self.plan, name))) or pair[0] == pair[1]
+            for name in _KEPT
+        )
 
 
 def is_bundle(folder: Path) -> bool:
@@ -82,10 +101,15 @@ def _read(folder: Path) -> RegisteredBundle:
         folder=str(folder.absolute()),
         account=account_of(_role(deployment)),
     )
-    config = _config(about, trial)
+    plan = (
+        msgspec.convert(about["plan"], ready(Plan)) if isinstance(about.get("plan"), dict) else None
+    )
+    config = _config(about, plan, trial)
     if deployment is not None:
         config = _hosted(config, deployment)
-    return RegisteredBundle(place=place, config=config, deployment=deployment, trial=trial)
+    return RegisteredBundle(
+        place=place, config=config, deployment=deployment, trial=trial, plan=plan
+    )
 
 
 def _role(deployment: Deployment | None) -> str:
@@ -95,11 +119,8 @@ def _role(deployment: Deployment | None) -> str:
     return str(deployment.only("model").request.get("ExecutionRoleArn") or "")
 
 
-def _config(about: dict[str, Any], trial: TrialRecord | None) -> DeployedConfig:
+def _config(about: dict[str, Any], plan: Plan | None, trial: TrialRecord | None) -> DeployedConfig:
     evidence = about.get("evidence") or {}
-    plan = (
-        msgspec.convert(about["plan"], ready(Plan)) if isinstance(about.get("plan"), dict) else None
-    )
     return DeployedConfig(
         model=plan.model if plan else str(about.get("served_model", "")),
         engine=plan.engine if plan else "",

@@ -1,5 +1,6 @@
 """Reports of a run: JSON summary, terminal tables and dashboard."""
 
+from servetune.report.answer_tables import answer_cell, answer_table, answer_text
 from servetune.report.bench import bench_table, trial_table
 from servetune.report.catalogue_tables import (
     deployments_table,
@@ -80,6 +81,9 @@ __all__ = [
     "RooflineFigure",
     "StepBar",
     "StepSlice",
+    "answer_cell",
+    "answer_table",
+    "answer_text",
     "as_text",
     "bench_table",
     "candidates_of",

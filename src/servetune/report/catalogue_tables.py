@@ -54,6 +54,8 @@ class DeployedRow(Protocol):
     @property
     def measured_at(self) -> str: ...
     @property
+    def measured_simulated(self) -> bool: ...
+    @property
     def reproduced(self) -> bool | None: ...
     @property
     def output_throughput(self) -> float | None: ...
@@ -164,7 +166,8 @@ def _measured(row: DeployedRow) -> str:
     if not row.measured_at:
         return "before a change" if row.earlier_measurements else "never"
     verdict = {True: " reproduced", False: " NOT REPRODUCED", None: ""}[row.reproduced]
-    return f"{row.measured_at[:10]}{verdict}"
+    simulated = " SIMULATED" if row.measured_simulated else ""
+    return f"{row.measured_at[:10]}{simulated}{verdict}"
 
 
 def _table(heads: Sequence[str], *, right: Sequence[str] = ()) -> Table:

@@ -147,6 +147,7 @@ class MeasurementRow(msgspec.Struct, frozen=True, kw_only=True):
         reproduced: Whether it did what that trial did.
         results: Results under the journal's names.
         component: Inference component that was asked.
+        simulated: Whether no real server answered.
     """
 
     deployment: str
@@ -159,6 +160,7 @@ class MeasurementRow(msgspec.Struct, frozen=True, kw_only=True):
     reproduced: bool | None = None
     results: dict[str, float] = {}
     component: str = ""
+    simulated: bool = False
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -284,6 +284,7 @@ class DeploymentMeasured(Entry, frozen=True, kw_only=True, tag="measured"):
         reproduced: Whether it did what that trial did; `None` where they were not compared.
         results: Results that tables show, under the journal's names.
         component: Inference component that was asked, such as that of an adapter.
+        simulated: Whether no real server answered.
         config: Digest of the configuration in service as it began; `None` of an earlier version,
             whose entries are of the configuration that the register had then.
     """
@@ -298,6 +299,7 @@ class DeploymentMeasured(Entry, frozen=True, kw_only=True, tag="measured"):
     reproduced: bool | None = None
     results: dict[str, float] = {}
     component: str = ""
+    simulated: bool = False
 
 
 AnyEntry = (

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from servetune.errors import InputError
 from servetune.units import GIB, format_bytes, format_seconds
@@ -17,10 +20,14 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
+T = TypeVar("T")
+
 #: Memory of a query, beside the tables.
 MOST_BYTES = 2 * GIB
-#: Interval at which a query that took too long is interrupted, until it has ended.
+#: Interval at which a query that is to end is interrupted, until it has ended.
 _AGAIN_S = 0.02
+#: Longest wait for a query in which a signal may not be heard.
+_LOOK_S = 0.1
 #: No downloads, and no look at the variables of this program.
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
@@ -33,6 +40,8 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 }
 #: Statements that only read.
 _READING = frozenset({"SELECT", "EXPLAIN"})
+#: Error of DuckDB for a cell that is too large.
+_TOO_LARGE = "cell past the limit of servetune"
 #: Part of the name of types that have a time zone.
 _ZONED = "WITH TIME ZONE"
 #: Begin of a statement that explains another, comments before it included.
@@ -62,6 +71,7 @@ def query(
     *,
     limit_s: float | None = None,
     most_rows: int | None = None,
+    most_bytes: int | None = None,
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Columns and rows of a query.
 
@@ -71,10 +81,11 @@ def query(
         aliases: Tables by further names; `schema.name` is one in a schema.
         limit_s: Time that it may take; `None` for no limit.
         most_rows: Rows that its answer may have; `None` for no limit.
+        most_bytes: Bytes that its answer may have as text; `None` for no limit.
 
     Raises:
         InputError: It is no such statement, takes longer, needs more than `MOST_BYTES`, has more
-            rows, or DuckDB refused it; the message is DuckDB's.
+            rows or bytes, or DuckDB refused it; the message is DuckDB's.
     """
     require_duckdb()
     import duckdb
@@ -93,73 +104,112 @@ def query(
         connection.execute("SET enable_progress_bar = false")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
+        limits = (
+            math.inf if most_rows is None else most_rows,
+            math.inf if most_bytes is None else most_bytes,
+        )
         try:
-            with _interrupted_after(connection, limit_s):
-                return _answer(connection, sql, most_rows)
+            return _within(connection, limit_s, lambda: _answer(connection, sql, limits))
         except duckdb.OutOfMemoryException:
             raise InputError(
                 f"the query needs more than {format_bytes(MOST_BYTES)} of memory",
                 hint="ask for less: fewer columns, WHERE or GROUP BY",
             ) from None
         except duckdb.Error as error:
+            if most_bytes is not None and _TOO_LARGE in str(error):
+                raise _too_large(most_bytes) from None
             raise InputError(_reason(error), hint=_hint(tables)) from None
 
 
 def _answer(
-    connection: duckdb.DuckDBPyConnection, sql: str, most_rows: int | None
+    connection: duckdb.DuckDBPyConnection, sql: str, limits: tuple[float, float]
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     _require_reading(connection, sql)
     relation = connection.sql(sql)
     names, types = relation.columns, [str(each) for each in relation.types]
-    if any(_ZONED in each for each in types):
-        connection.execute(_zoned_as_text(_unended(sql), types))
+    bounded = limits[1] < math.inf and not _EXPLAIN.match(sql)
+    if bounded or any(_ZONED in each for each in types):
+        most = int(limits[1]) if bounded else None
+        connection.execute(_wrapped(_unended(sql), types, most))
     else:
         connection.execute(sql)
         names = [each[0] for each in connection.description or ()]
-    rows = connection.fetchall() if most_rows is None else connection.fetchmany(most_rows + 1)
-    if most_rows is not None and len(rows) > most_rows:
-        raise InputError(
-            f"the answer has more than {most_rows:,} rows",
-            hint="ask for less with LIMIT or GROUP BY, or allow more with --max-rows",
-        )
-    return _distinct(names), [tuple(map(_plain, row)) for row in rows]
+    return _distinct(names), _rows(connection, *limits)
 
 
-@contextlib.contextmanager
-def _interrupted_after(
-    connection: duckdb.DuckDBPyConnection, limit_s: float | None
-) -> Iterator[None]:
-    """Interruption of the queries in its block after a time.
+def _rows(
+    connection: duckdb.DuckDBPyConnection, most_rows: float, most_bytes: float
+) -> list[tuple[Any, ...]]:
+    """Rows of the answer; the sum of their texts is known only as they come.
 
     Raises:
-        InputError: There was one.
+        InputError: They are more than allowed.
+    """
+    if most_rows == most_bytes == math.inf:
+        return [tuple(map(_plain, row)) for row in connection.fetchall()]
+    rows: list[tuple[Any, ...]] = []
+    size = 0
+    while (row := connection.fetchone()) is not None:
+        if len(rows) == most_rows:
+            raise InputError(
+                f"the answer has more than {most_rows:,} rows",
+                hint="ask for less with LIMIT or GROUP BY",
+            )
+        rows.append(tuple(map(_plain, row)))
+        if most_bytes < math.inf:
+            size += sum(len(str(value)) for value in rows[-1])
+            if size > most_bytes:
+                raise _too_large(most_bytes)
+    return rows
+
+
+def _too_large(most_bytes: float) -> InputError:
+    return InputError(
+        f"the answer has more than {format_bytes(most_bytes)}",
+        hint="ask for less: fewer columns, left(column, 100), LIMIT or GROUP BY",
+    )
+
+
+def _within(
+    connection: duckdb.DuckDBPyConnection, limit_s: float | None, work: Callable[[], T]
+) -> T:
+    """Result of work on the connection, in a thread of its own: DuckDB hears no signal itself.
+
+    Whatever ends the wait before the work, such as Ctrl-C, interrupts the query.
+
+    Raises:
+        InputError: It took longer than the limit.
     """
     import duckdb
 
-    ended, late = threading.Event(), threading.Event()
+    found: Future[T] = Future()
+    ended = threading.Event()  # a join that a signal ends takes the thread for an ended one
 
-    def watch() -> None:
-        if ended.wait(limit_s):
-            return
-        late.set()
-        while not ended.wait(_AGAIN_S):  # one that comes between two steps is not heard
-            connection.interrupt()
+    def run() -> None:
+        try:
+            found.set_result(work())
+        except BaseException as error:
+            found.set_exception(error)
+        ended.set()
 
-    thread = threading.Thread(target=watch, name="sql limit", daemon=True)
-    thread.start()
+    ends_s = math.inf if limit_s is None else time.monotonic() + limit_s
+    threading.Thread(target=run, name="sql", daemon=True).start()
     try:
-        yield
+        while not ended.is_set() and (left_s := ends_s - time.monotonic()) > 0:
+            ended.wait(min(_LOOK_S, left_s))
+        late = not ended.is_set()
+    finally:
+        while not ended.wait(_AGAIN_S):  # an interruption that comes between two steps is not heard
+            connection.interrupt()
+    try:
+        return found.result()
     except duckdb.InterruptException:
-        if not late.is_set():
+        if not late:
             raise
         raise InputError(
             f"the query took longer than {format_seconds(limit_s)}",
-            hint="ask for less with WHERE, LIMIT or a join's condition, or allow more with "
-            "--query-timeout",
+            hint="ask for less with WHERE, LIMIT or a join's condition",
         ) from None
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _plain(value: Any) -> Any:
@@ -179,15 +229,22 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _zoned_as_text(sql: str, types: Sequence[str]) -> str:
-    """The statement with times that have a zone as text in UTC: as such DuckDB would need a further
-    package for them.
+def _wrapped(sql: str, types: Sequence[str], most_bytes: int | None) -> str:
+    """The statement with times that have a zone as text in UTC, as DuckDB would need a further
+    package for them; with a limit a cell past it is an error before it becomes a value of Python.
     """
     columns = [f"c{place}" for place in range(len(types))]
-    chosen = (
-        f"CAST({name} AS VARCHAR)" if _ZONED in type_ else name
-        for name, type_ in zip(columns, types, strict=True)
-    )
+    chosen = []
+    for name, type_ in zip(columns, types, strict=True):
+        text = f"CAST({name} AS VARCHAR)"
+        value = text if _ZONED in type_ else name
+        if most_bytes is not None:
+            sizes = [f"strlen({text})"]
+            if type_.endswith("]"):  # the text of a long list is larger yet
+                sizes.insert(0, f"len({name})")
+            tests = (f"WHEN {s} > {most_bytes} THEN error('{_TOO_LARGE}')" for s in sizes)
+            value = f"CASE {' '.join(tests)} ELSE {value} END"
+        chosen.append(value)
     return f"SELECT {', '.join(chosen)} FROM (\n{sql}\n) AS t({', '.join(columns)})"  # noqa: S608
 
 
