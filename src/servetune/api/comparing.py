@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -247,13 +247,7 @@ def compare(
         base=request.base,
         new=request.new,
     )
-    if request.junit is not None:
-        write_text(request.junit, compared.to_junit())
-    if request.markdown is not None and str(request.markdown) != "-":
-        write_text(request.markdown, compared.to_markdown())
-    if request.out is not None:
-        write_text(request.out, compared.page())
-        progress(f"page       {request.out}")
+    _write(request, compared.to_junit, compared.to_markdown, compared.page)
     return compared
 
 
@@ -262,14 +256,30 @@ def _write_failure(
 ) -> None:
     """Write that the sides could not be compared, such as where a server was down, for CI."""
     about = error.message, error.hint
+    labels = [condition.label for condition in conditions]
     sides = {"base": request.base, "new": request.new or ""}
+    _write(
+        request,
+        junit=lambda: failure_junit(*about, labels),
+        markdown=lambda: failure_markdown(*about, **sides),
+        page=lambda: failure_page(*about, **sides),
+    )
+
+
+def _write(
+    request: Compare,
+    junit: Callable[[], str],
+    markdown: Callable[[], str],
+    page: Callable[[], str],
+) -> None:
+    """Write the files that were asked for; standard output is the command line's."""
     if request.junit is not None:
-        labels = [condition.label for condition in conditions]
-        write_text(request.junit, failure_junit(*about, labels))
+        write_text(request.junit, junit())
     if request.markdown is not None and str(request.markdown) != "-":
-        write_text(request.markdown, failure_markdown(*about, **sides))
+        write_text(request.markdown, markdown())
     if request.out is not None:
-        write_text(request.out, failure_page(*about, **sides))
+        write_text(request.out, page())
+        progress(f"page       {request.out}")
 
 
 def _require_used(request: Compare) -> None:

@@ -497,7 +497,8 @@ def _ratio(values: dict[str, float], limit: Constraint) -> float:
 
 # measured
 
-#: Factor of throughput from one number of users to the next, above which more users may add more.
+#: Factor of throughput from one number of users to the next, above which more users may add more;
+#: a judgement.
 _RISING = 1.05
 
 
