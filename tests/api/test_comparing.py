@@ -360,6 +360,23 @@ def test_a_run_length_is_planned_from_one_side_or_from_pairs(tmp_path, caplog):
     assert "requests each" in str(alone)
 
 
+def test_pairs_of_latencies_under_a_rate_are_planned_as_if_a_change_differed_by_seed(tmp_path):
+    def planned(users, rate):
+        load = {"users": users, "results": {"request_rate": rate}}
+        base, again = (
+            side(tmp_path / f"{users}-{rate}" / name, own=own, noise=0.01, **load)
+            for name, own in (("base", 0), ("again", 5))
+        )
+        lengths = st.compare(base, again, plan_run=True, fail_on=GATE).run_lengths
+        return {each.condition: each.runs for each in lengths}
+
+    closed, paced = planned(8, None), planned(None, 4.0)
+    late, slow = GATE.split(";")
+    assert paced[late] > closed[late]
+    assert paced[slow] == closed[slow]
+    assert planned(None, None) == paced  # a trace
+
+
 def test_a_percentile_at_a_cliff_is_planned_as_if_seeds_could_jump(tmp_path):
     """Five runs whose p99 is the same to 0.4%, with and without a jump just above it."""
     planned = []

@@ -21,7 +21,7 @@ from servetune.metrics.gate import (
     parse_gate,
 )
 from servetune.metrics.resampled import BLOCKS, LEAST_BEYOND, LEAST_REQUESTS
-from servetune.metrics.run_length import MOST_RUNS, likely_most, runs_for
+from servetune.metrics.run_length import MOST_RUNS, likely_most, runs_for, with_uneven_effect
 from servetune.metrics.slo import LATENCIES, field_of
 from servetune.report.alignment import Aligned, align, seed_of, telling_settings
 from servetune.report.changes import (
@@ -355,11 +355,11 @@ def plan_run(
     for pair in aligned.pairs:
         own = [runs[place] for place in pair.base]
         for condition in conditions:
-            found = _spread_of(condition, [run.figures for run in own])
+            figures = [run.figures for run in own]
+            found = _spread_of(condition, figures)
             if found is not None:
-                least = tail_spread(condition, [run.figures for run in own])
                 lengths.append(
-                    _length_of(condition, *found, _requests(own), tests, paired=False, least=least)
+                    _length_of(condition, *found, figures, _requests(own), tests, paired=False)
                 )
     if not lengths:
         raise InputError(
@@ -493,10 +493,7 @@ def _length(
     if threshold is None:
         return None
     effect = abs(difference.scaled(threshold))
-    least = tail_spread(condition, runs) if difference.method == "runs" else 0.0
-    return _length_of(
-        condition, effect, spread, freedom, of.requests, tests, paired=paired, least=least
-    )
+    return _length_of(condition, effect, spread, freedom, runs, of.requests, tests, paired=paired)
 
 
 def _spread_of(
@@ -527,13 +524,18 @@ def _length_of(
     effect: float,
     spread: float,
     freedom: float,
+    runs: Sequence[RunResults],
     requests: int,
     tests: int,
     *,
     paired: bool,
-    least: float = 0.0,
 ) -> RunLength:
-    spread = max(likely_most(spread, freedom, paired=paired), least)
+    spread = likely_most(spread, freedom, paired=paired)
+    if not paired:
+        spread = max(spread, tail_spread(condition, runs))
+    paced = any(run.results.get("max_concurrency") is None for run in runs)
+    if paced and condition.metric in LATENCIES:
+        spread = with_uneven_effect(spread, effect)
     return RunLength(
         condition=condition.label,
         runs=runs_for(effect, spread, paired=paired, tests=tests),
