@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 #: Exit status of a query that was refused, and of one that needs more memory than it may.
 REFUSED, NO_MEMORY = 2, 3
-#: Memory beside a query's: stacks of threads, and what allocators keep of what was freed.
-_RESERVED_BYTES = GIB
+#: Memory beside a query's: stacks, what allocators keep of what was freed, copies of a constant.
+_RESERVED_BYTES = 2 * GIB
 #: Rows that are read at once, without and with a limit of bytes.
 _ROWS, _LIMITED_ROWS = 4096, 64
 _PR_SET_PDEATHSIG = 1
