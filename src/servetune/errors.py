@@ -30,7 +30,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 from servetune.secret import redacted_text
-from servetune.visible import visible
+from servetune.visible import one_line
 
 __all__ = [
     "CannotRender",
@@ -70,14 +70,14 @@ class ServetuneError(Exception):
     """Base of the tree; `exit_code` is the exit status of the command line.
 
     Messages and hints often repeat what a user or a server wrote; credentials are taken out, and
-    control characters shown.
+    control characters and newlines shown as escapes.
     """
 
     exit_code = ExitStatus.USAGE
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        self.message = visible(redacted_text(message))
-        self.hint = visible(redacted_text(hint))
+        self.message = one_line(redacted_text(message))
+        self.hint = one_line(redacted_text(hint))
         super().__init__(self.message)
 
 

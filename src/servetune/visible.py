@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["visible"]
+__all__ = ["one_line", "visible"]
 
 #: Controls but newline and tab: C0, DEL, C1, marks and overrides of direction, separators of lines
 #: and paragraphs, the byte order mark, and tags.
@@ -28,6 +28,16 @@ def visible(text: str) -> str:
         '\\u001b]52;c;cm0gLXJm\\u0007 done'
     """
     return _CONTROLS.sub(_escape, text.replace("\r\n", "\n")) if not text.isprintable() else text
+
+
+def one_line(text: str) -> str:
+    r"""Text on one line: newlines and tabs are escapes, too.
+
+    Example:
+        >>> one_line("a name\nwith two lines")
+        'a name\\nwith two lines'
+    """
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -55,7 +55,8 @@ async def test_over_stdio_nothing_but_the_protocol_is_on_standard_output(tmp_pat
     assert (tmp_path / "own").is_dir()
 
 
-def test_over_stdio_a_client_that_goes_away_ends_the_server_quietly(tmp_path):
+@pytest.mark.parametrize("also_writes", [True, False], ids=["closes both", "only stops reading"])
+def test_over_stdio_a_client_that_goes_away_ends_the_server_quietly(tmp_path, also_writes):
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}}
     hello["clientInfo"] = {"name": "client", "version": "1"}
     messages = [
@@ -70,9 +71,10 @@ def test_over_stdio_a_client_that_goes_away_ends_the_server_quietly(tmp_path):
         server.stdin.flush()
         assert b"result" in server.stdout.readline()
         server.stdout.close()
-        for message in messages[1:]:
-            server.stdin.write(f"{json.dumps(message)}\n".encode())
-        server.stdin.close()
+        if also_writes:
+            for message in messages[1:]:
+                server.stdin.write(f"{json.dumps(message)}\n".encode())
+            server.stdin.close()
         assert server.stderr.read() == b""
     assert server.returncode == 0
 

@@ -1,6 +1,7 @@
 """Comparison of two sides of runs, read from files."""
 
 import math
+import re
 import xml.etree.ElementTree as ET
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 
 import servetune as st
 from servetune.api.comparing import reaches_of_requests, requests_beside
-from servetune.errors import InputError, StoreError
+from servetune.errors import InputError, ServetuneError, StoreError
 from servetune.metrics import Record
 from servetune.report.baseline import compare_with_baseline
 from servetune.report.changes import RunResults
@@ -224,6 +225,65 @@ def test_what_cannot_be_compared_is_one_error_with_its_reason(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(StoreError, match="holds no journal"):
         st.compare(base, tmp_path / "empty")
+
+
+def test_loads_that_differ_align_several_configurations_by_plan_and_are_both_named(tmp_path):
+    def study(folder, loads):
+        runs = [
+            record(1000 + users, seed=users, users=users, server={"max_num_seqs": size})
+            for size in (8, 16)
+            for users in loads
+        ]
+        return write(folder, runs)
+
+    base, new = study(tmp_path / "base", (4, 8)), study(tmp_path / "new", (32,))
+    with pytest.raises(InputError, match="the loads differ: concurrency: 4, 8 → 32"):
+        st.compare(base, new)
+    found = st.compare(base, new, ignore_workload=True).comparison
+    assert [each.label for each in found.configurations] == [
+        f"BASE: sequences {size} · concurrency 4 / sequences {size} · concurrency 8, "
+        f"NEW: sequences {size} · concurrency 32"
+        for size in (8, 16)
+    ]
+    assert [(each.base_runs, each.new_runs) for each in found.configurations] == [(2, 1)] * 2
+
+
+def test_names_with_newlines_leave_an_error_on_one_line(tmp_path):
+    odd = write(tmp_path / "odd", [record(server={"note": "a\nb\x1b[2J"})])
+    other = write(tmp_path / "other", [record(started="x", server={"note": "c"}, users=9)])
+    for make in (
+        lambda: st.compare(odd, other),
+        lambda: st.compare(odd, tmp_path / "no\nthing"),
+        lambda: st.bench(f"http://127.0.0.1:1/{chr(10)}x", requests=1),
+    ):
+        with pytest.raises(ServetuneError) as caught:
+            make()
+        assert "\n" not in caught.value.message + caught.value.hint
+
+
+def test_a_side_without_files_says_what_was_looked_for_and_where_to_look(tmp_path):
+    base, markdown = side(tmp_path / "base"), tmp_path / "gate.md"
+    (tmp_path / "empty").mkdir()
+    for new in ("none", "empty"):
+        with pytest.raises(StoreError, match=r"NEW: .* journal \(.jsonl\), summary or requests"):
+            st.compare(base, tmp_path / new, junit=tmp_path / "gate.xml", markdown=markdown)
+        assert "look at its exit status and output" in (tmp_path / "gate.xml").read_text()
+        assert "a server that was down" in markdown.read_text()
+
+
+def test_changes_past_ten_times_are_told_without_figures_that_say_nothing(tmp_path):
+    rates = (1.0, 1e6, 3.0)
+    base = write(tmp_path / "a", [record(rate, seed=place) for place, rate in enumerate(rates)])
+    new = write(tmp_path / "b", [record(rate, seed=9) for rate in rates])
+    found = st.compare(base, new, markdown=tmp_path / "c.md", out=tmp_path / "c.html")
+    row = next(each for each in found.as_rows() if each["field"] == "output_throughput")
+    assert row["tellable_fraction"] > 10
+    assert row["change_high"] > 10
+    for text in (str(found), (tmp_path / "c.md").read_text(), found.to_junit()):
+        assert "> 1000%" in text.replace("&gt;", ">")
+        assert "> +1000%" in text.replace("&gt;", ">")
+        assert not re.search(r"\d{5,}\.\d%", text)
+    assert "&gt; +1000%" in (tmp_path / "c.html").read_text()
 
 
 def test_a_configuration_that_no_longer_runs_fails_the_gate(tmp_path):

@@ -151,6 +151,32 @@ def test_a_change_a_load_test_and_an_end_by_name_are_told_of_the_same_endpoint(
     assert rows()[0].state == "deleted"
 
 
+def test_a_load_test_that_an_update_overtakes_is_of_neither_configuration(
+    journal: Path, fake: FakeAws, caplog: Any
+) -> None:
+    from servetune.api.measured_deployments import deployment_under_load, note_measured
+    from servetune.api.run_facts import facts_of
+    from servetune.loadgen import Target
+    from servetune.store.catalogue import Catalogue
+
+    st.render(journal, out="b")
+    st.apply("b", role_arn=ROLE, yes=True, poll_s=0)
+    st.render(journal, out="b", key="trial-16")
+    bench = st.Bench()
+    asked = structs.replace(
+        bench, endpoint=structs.replace(bench.endpoint, sagemaker=NAME, region="us-east-1")
+    )
+    deployment = deployment_under_load(asked, Target(base_url="http://127.0.0.1:1", model="m"))
+    record = TrialRecord(config=TrialConfig(), results={"output_throughput": 640.0})
+    st.update("b", role_arn=ROLE, yes=True, poll_s=0, hours=1e-6)
+    note_measured(deployment, record, None, None)
+    [row] = rows()
+    assert (row.trial, row.measurements, row.earlier_measurements) == ("trial-16", 0, 1)
+    assert f"{NAME} changed while it was measured" in caplog.text
+    with Catalogue(facts_of) as index:
+        assert [(each.changed, each.config) for each in index.measurements()] == [(True, "")]
+
+
 def test_an_update_that_aws_rolls_back_is_told_as_failed(journal: Path, fake: FakeAws) -> None:
     st.render(journal, out="b")
     st.apply("b", role_arn=ROLE, yes=True, poll_s=0)
@@ -212,7 +238,7 @@ def test_a_load_test_of_a_bundle_is_linked_to_it(journal: Path, tmp_path: Path) 
 
 
 def test_a_load_test_that_shows_nothing_is_neither_reproduced_nor_not(journal: Path) -> None:
-    from servetune.api.measured_deployments import measured_deployment, note_measured
+    from servetune.api.measured_deployments import deployment_under_load, note_measured
     from servetune.loadgen import Target
     from servetune.report.baseline import compare_with_baseline
 
@@ -221,7 +247,7 @@ def test_a_load_test_that_shows_nothing_is_neither_reproduced_nor_not(journal: P
     asked = structs.replace(
         st.Bench(), baseline=structs.replace(st.Bench().baseline, against=Path("b"))
     )
-    deployment = measured_deployment(asked, Target(base_url="http://127.0.0.1:1", model="m"))
+    deployment = deployment_under_load(asked, Target(base_url="http://127.0.0.1:1", model="m"))
     for baseline, reproduced in (({}, None), (dict(record.results), True)):
         compared = compare_with_baseline(baseline, dict(record.results))
         note_measured(deployment, record, compared, None)

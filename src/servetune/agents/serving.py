@@ -11,8 +11,11 @@ import contextlib
 import errno
 import hmac
 import importlib.util
+import os
 import secrets
+import select
 import socket
+import threading
 from typing import TYPE_CHECKING, Any
 
 from servetune.api import Mcp
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 _LOOPBACK = {"127.0.0.1": "127.0.0.1", "localhost": "127.0.0.1", "[::1]": "::1", "::1": "::1"}
 #: Path of the protocol.
 PATH = "/mcp"
+#: Bytes of standard input that are passed on at once.
+_READ_BYTES = 1 << 16
 
 
 def require_installed() -> None:
@@ -83,8 +88,36 @@ def serve_mcp(request: Mcp | None = None, /, **options: object) -> None:
 async def _serve_stdio(server: Server[Any]) -> None:
     from mcp.server.stdio import stdio_server
 
+    _end_input_with_output()
     async with stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())
+
+
+def _end_input_with_output() -> None:
+    """Have standard input end also when the client no longer reads standard output.
+
+    The protocol's package waits for input in a thread that nothing else ends.
+    """
+    asked, answered = os.dup(0), os.dup(1)
+    passed_on, sink = os.pipe()
+    os.dup2(passed_on, 0)
+    os.close(passed_on)
+    threading.Thread(target=_pass_on, args=(asked, sink, answered), daemon=True).start()
+
+
+def _pass_on(source: int, sink: int, answered: int) -> None:
+    """Copy until the source ends or nobody reads what is answered."""
+    watched = select.poll()
+    watched.register(source, select.POLLIN)
+    watched.register(answered, 0)  # errors and hang-ups are reported without being asked for
+    with contextlib.suppress(OSError):
+        while answered not in dict(watched.poll()):
+            content = os.read(source, _READ_BYTES)
+            if not content:
+                break
+            while content:
+                content = content[os.write(sink, content) :]
+    os.close(sink)
 
 
 def loopback_address(text: str) -> tuple[str, int]:

@@ -15,7 +15,7 @@ from servetune.api.bench_progress import done_fraction, level_of, progress_rows
 from servetune.api.bench_request import Baseline, Bench
 from servetune.api.bench_setup import dry_run_text, prepared_load
 from servetune.api.frames import TableRow, Tabular
-from servetune.api.measured_deployments import measured_deployment, note_measured
+from servetune.api.measured_deployments import deployment_under_load, note_measured
 from servetune.api.mlflow_logging import MlflowLogger, require_mlflow
 from servetune.api.notebook import NotebookBar, notebook_bar
 from servetune.api.notes import note, progress
@@ -411,7 +411,7 @@ def _bench_one(
         request = msgspec.structs.replace(request, seed=1 + secrets.randbelow(2**31))
     assert entry is not None
     prepared = prepared_load(request)
-    deployment = measured_deployment(asked, prepared.targets[0])
+    deployment = deployment_under_load(asked, prepared.targets[0])
     prepared, benched = _sent(request, prepared, on_progress, watch, entry)
     watch.interrupted = benched.result.interrupted
     comparison = None

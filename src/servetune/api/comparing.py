@@ -414,7 +414,23 @@ def _read(text: str, name: str) -> _Side:
     except SchemaTooNew:
         raise
     except StoreError as error:
-        raise StoreError(f"{name}: {error.message}", hint=error.hint) from None
+        message = f"{name}: {error.message}"
+        if not _lacks_files(text):
+            raise StoreError(message, hint=error.hint) from None
+        raise StoreError(
+            f"{message}; a run's journal (.jsonl), summary or requests were looked for",
+            hint="a bench or tune that failed, such as of a server that was down, writes none: "
+            f"look at its exit status and output; else {error.hint}",
+        ) from None
+
+
+def _lacks_files(text: str) -> bool:
+    """Whether a part of a side is not there, or is a folder without a file of a run."""
+    paths = [Path(part.strip()) for part in ([text] if Path(text).exists() else text.split(","))]
+    return any(
+        not path.exists() or (path.is_dir() and next(path.rglob("*.json*"), None) is None)
+        for path in paths
+    )
 
 
 def _side(text: str, name: str) -> _Side:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from servetune.api.bench_request import Bench
+from servetune.api.notes import note
 from servetune.api.registration import tell_register
 from servetune.errors import ServetuneError
 from servetune.loadgen import Target
@@ -23,15 +24,41 @@ _RESULTS = (
 )  # fmt: skip
 
 
-def measured_deployment(request: Bench, target: Target) -> DeploymentMeasured | None:
-    """Deployment that a load test will be of, with the configuration in service as it begins;
-    `None` for a server of which nothing is known.
+class DeploymentUnderLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """Deployment that a load test is of.
 
-    The configuration is that of the bundle where one is named, else the register's last word.
+    Attributes:
+        told: What the register will be told, without results.
+        in_service: Digest that the register had of its configuration as the load began.
+    """
+
+    told: DeploymentMeasured
+    in_service: str
+
+
+def deployment_under_load(request: Bench, target: Target) -> DeploymentUnderLoad | None:
+    """Deployment that a load test will be of; `None` for a server of which nothing is known.
 
     Args:
         request: Request as it was asked for.
         target: First server that takes the load.
+    """
+    told = _measured_deployment(request, target)
+    if told is None:
+        return None
+    return DeploymentUnderLoad(told=told, in_service=_in_service(told.place))
+
+
+def _in_service(place: DeploymentPlace) -> str:
+    with suppress(ServetuneError):  # what cannot be read cannot be written either
+        return digest_in_service(place)
+    return ""
+
+
+def _measured_deployment(request: Bench, target: Target) -> DeploymentMeasured | None:
+    """Deployment with the configuration in service as the load test begins.
+
+    The configuration is that of the bundle where one is named, else the register's last word.
     """
     folder, signing = request.baseline.against, target.signing
     bundled = None
@@ -55,8 +82,7 @@ def measured_deployment(request: Bench, target: Target) -> DeploymentMeasured | 
             account=callers_account(request),
         )
         if bundled is None:
-            with suppress(ServetuneError):  # what cannot be read cannot be written either
-                config = digest_in_service(place)
+            config = _in_service(place)
         component = request.endpoint.adapter or request.endpoint.component or ""
         return DeploymentMeasured(place=place, config=config, component=component)
     if bundled is None or request.server.urls:
@@ -65,12 +91,12 @@ def measured_deployment(request: Bench, target: Target) -> DeploymentMeasured | 
 
 
 def note_measured(
-    deployment: DeploymentMeasured,
+    deployment: DeploymentUnderLoad,
     record: TrialRecord,
     comparison: BaselineComparison | None,
     journal: Path | None,
 ) -> None:
-    """Tell the register of a load test of a deployment.
+    """Tell the register of a load test of a deployment, and whether that changed meanwhile.
 
     Args:
         deployment: Deployment, as it was before the load.
@@ -79,9 +105,17 @@ def note_measured(
         journal: Journal of the load test; `None` where it is not kept.
     """
     numbers = {name: record.results.get(name) for name in _RESULTS}
+    told = deployment.told
+    changed = _in_service(told.place) != deployment.in_service
+    if changed:
+        note(
+            f"note: the configuration of {told.place.name or told.place.folder} changed while it "
+            "was measured, so that the figures are of none; measure it again"
+        )
     tell_register(
         msgspec.structs.replace(
-            deployment,
+            told,
+            changed=changed,
             model=record.metadata.model or "",
             run=str(record.provenance.get("run") or ""),
             path=str(journal.absolute()) if journal else "",

@@ -57,7 +57,8 @@ class Alignment(msgspec.Struct, frozen=True, kw_only=True):
         pairs: Configurations of both sides.
         only_base: Labels of configurations without a partner among the new runs.
         only_new: Labels of configurations without a partner among the base runs.
-        load_differences: Differences of the loads that were ignored.
+        load_differences: Differences of the loads that were ignored; a configuration's runs under
+            all of its loads are then its repeats.
     """
 
     pairs: tuple[Aligned, ...]
@@ -81,7 +82,7 @@ def align(
     """
     loads = [[load_of(record) for record in side] for side in (base, new)]
     settings = [[_configuration_of(record) for record in side] for side in (base, new)]
-    other_loads = _constant_differences(*loads)
+    other_loads = _disjoint(*loads)
     if other_loads and not ignore_workload:
         raise InputError(
             f"the loads differ: {'; '.join(_words(other_loads))}",
@@ -101,14 +102,12 @@ def align(
     shared = [identity for identity in groups[0] if identity in groups[1]]
     if not shared:
         raise InputError(
-            f"no configuration is on both sides: {_why_not(base, new, loads, settings)}",
+            f"no configuration is on both sides: {_why_not(base, new, settings)}",
             hint="compare runs that share their load and all but the settings under test",
         )
     return Alignment(
         pairs=tuple(
-            _aligned(base, groups[0][each], new, groups[1][each], changed, label_of_pair)
-            for each in shared
-            for label_of_pair in (label_of(base[groups[0][each][0]], names),)
+            _aligned(base, groups[0][each], new, groups[1][each], changed, names) for each in shared
         ),
         only_base=tuple(
             label_of(base[places[0]], names)
@@ -203,6 +202,21 @@ def _constant_differences(
     return found
 
 
+def _disjoint(base: Sequence[Settings], new: Sequence[Settings]) -> dict[str, tuple[str, str]]:
+    """Settings of which the two sides have no value in common, with their values."""
+    found = {}
+    for name in {name: None for each in (*base, *new) for name in each}:
+        was, now = ({each.get(name, DASH): None for each in side} for side in (base, new))
+        if not was.keys() & now.keys():
+            found[name] = (_listed(list(was)), _listed(list(now)))
+    return found
+
+
+def _listed(values: Sequence[str], most: int = 4) -> str:
+    left = len(values) - most
+    return ", ".join(values[:most]) + (f" and {left} more" if left > 0 else "")
+
+
 def _without(settings: Settings, names: Mapping[str, object], prefix: str = "") -> dict[str, str]:
     return {f"{prefix}{name}": value for name, value in settings.items() if name not in names}
 
@@ -221,7 +235,7 @@ def _aligned(
     new: Sequence[TrialRecord],
     new_places: Sequence[int],
     changed: Mapping[str, tuple[str, str]],
-    label: str,
+    names: SweptSettings,
 ) -> Aligned:
     seeds = [
         {seed_of(side[place]): place for place in places}
@@ -235,8 +249,12 @@ def _aligned(
     facts = _constant_differences(
         [_facts(base[place]) for place in base_places], [_facts(new[place]) for place in new_places]
     )
+    labels = [
+        " / ".join(dict.fromkeys(label_of(side[place], names) for place in places))
+        for side, places in ((base, base_places), (new, new_places))
+    ]
     return Aligned(
-        label=label,
+        label=labels[0] if labels[0] == labels[1] else f"BASE: {labels[0]}, NEW: {labels[1]}",
         base=tuple(base_places),
         new=tuple(new_places),
         paired=paired,
@@ -257,17 +275,13 @@ def _words(differences: Mapping[str, tuple[str, str]]) -> Iterator[str]:
 def _why_not(
     base: Sequence[TrialRecord],
     new: Sequence[TrialRecord],
-    loads: Sequence[Sequence[Settings]],
     settings: Sequence[Sequence[Settings]],
 ) -> str:
     """Settings of which the two sides have no value in common."""
-    reasons = []
-    for before, now in (loads, settings):
-        for name in {name: None for each in (*before, *now) for name in each}:
-            values = [{each.get(name, DASH) for each in side} for side in (before, now)]
-            if not values[0] & values[1]:
-                was, is_now = (", ".join(sorted(each)[:4]) for each in values)
-                reasons.append(f"{name} is {was} in BASE and {is_now} in NEW")
+    reasons = [
+        f"{name} is {was} in BASE and {now} in NEW"
+        for name, (was, now) in _disjoint(*settings).items()
+    ]
     return "; ".join(reasons[:4]) or (
         f"the {len(base)} runs of BASE and {len(new)} of NEW share values, but no whole set"
     )

@@ -21,6 +21,8 @@ from servetune.report.run_comparison import (
     RunComparison,
     RunLength,
     change_text,
+    end_text,
+    share_text,
 )
 from servetune.visible import visible
 
@@ -153,7 +155,7 @@ def change_cells(row: MetricChange) -> tuple[str, ...]:
     interval = DASH
     if row.change_low is not None or row.change_high is not None:
         ends = (row.change_low, row.change_high)
-        interval = ", ".join("?" if end is None else f"{end:+.1%}" for end in ends)
+        interval = ", ".join(map(end_text, ends))
     tells = row.tellable_fraction
     return (
         row.name,
@@ -162,7 +164,7 @@ def change_cells(row: MetricChange) -> tuple[str, ...]:
         DASH if row.change_fraction is None else f"{row.change_fraction:+.1%}",
         interval,
         verdict_word(row),
-        DASH if tells is None else f"{tells:.1%}",
+        DASH if tells is None else share_text(tells),
     )
 
 
@@ -195,7 +197,7 @@ def remarks(found: RunComparison) -> list[str]:
 def _row_text(row: MetricChange) -> str:
     told = verdict_text(row)
     if row.tellable_fraction is not None:
-        told += f"; such runs tell {row.tellable_fraction:.1%}"
+        told += f"; such runs tell {share_text(row.tellable_fraction)}"
     return told
 
 

@@ -40,6 +40,8 @@ from servetune.store.schema import TrialRecord
 ASSUMED_SPREAD = 0.01
 #: Condition that goes with one on a latency where requests failed: as many as a p99 leaves out.
 FAILURES = "error_rate>+0.01"
+#: Difference from which on text says no more of ends of intervals and of what runs tell: 1000%.
+MOST_SHOWN = 10.0
 #: How a metric that not every run has comes to be measured.
 _GIVEN_BY = {
     "goodput": "run both sides with bench --slo, such as --slo 'ttft<=500ms;tpot<=50ms'",
@@ -89,7 +91,8 @@ class RunLength(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         """Runs and requests in words, without the condition."""
-        why = f"for {'pairs' if self.paired else 'runs'} that differ by {self.spread_fraction:.1%}"
+        why = f"for {'pairs' if self.paired else 'runs'} that differ by "
+        why += share_text(self.spread_fraction)
         why += ", part of which is assumed" if self.assumed else ""
         if self.runs is None:
             seeds = "" if self.paired else ", or the same seeds on both sides"
@@ -394,8 +397,19 @@ def change_text(change: float | None, low: float | None, high: float | None) -> 
         return "by an unknown amount"
     if low is None and high is None:
         return f"{change:+.1%} [?]"
-    ends = ("?" if end is None else f"{end:+.1%}" for end in (low, high))
-    return f"{change:+.1%} [{', '.join(ends)}]"
+    return f"{change:+.1%} [{', '.join(map(end_text, (low, high)))}]"
+
+
+def end_text(end: float | None) -> str:
+    """End of a change's interval: `+6.0%`, or that it is past `MOST_SHOWN`."""
+    if end is None:
+        return "?"
+    return f"{end:+.1%}" if end < MOST_SHOWN else f"> {MOST_SHOWN:+.0%}"
+
+
+def share_text(fraction: float) -> str:
+    """Share or difference in percent: `6.0%`, or that it is past `MOST_SHOWN`."""
+    return f"{fraction:.1%}" if fraction < MOST_SHOWN else f"> {MOST_SHOWN:.0%}"
 
 
 def _noise(

@@ -148,6 +148,7 @@ class MeasurementRow(msgspec.Struct, frozen=True, kw_only=True):
         results: Results under the journal's names.
         component: Inference component that was asked.
         simulated: Whether no real server answered.
+        changed: Whether the configuration changed while it ran.
     """
 
     deployment: str
@@ -161,6 +162,7 @@ class MeasurementRow(msgspec.Struct, frozen=True, kw_only=True):
     results: dict[str, float] = {}
     component: str = ""
     simulated: bool = False
+    changed: bool = False
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):

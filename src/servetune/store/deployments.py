@@ -106,6 +106,7 @@ class Deployments:
         if isinstance(entry, DeploymentNoted):
             return Taken(_changed(row, entry, origins), tuple(gone))
         digest = row.config.digest if entry.config is None else entry.config
+        digest = "" if entry.changed else digest
         fields = {
             name: getattr(entry, name)
             for name in MeasurementRow.__struct_fields__

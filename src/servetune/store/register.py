@@ -287,6 +287,7 @@ class DeploymentMeasured(Entry, frozen=True, kw_only=True, tag="measured"):
         simulated: Whether no real server answered.
         config: Digest of the configuration in service as it began; `None` of an earlier version,
             whose entries are of the configuration that the register had then.
+        changed: Whether the configuration in service changed meanwhile; it is of none, then.
     """
 
     place: DeploymentPlace
@@ -300,6 +301,7 @@ class DeploymentMeasured(Entry, frozen=True, kw_only=True, tag="measured"):
     results: dict[str, float] = {}
     component: str = ""
     simulated: bool = False
+    changed: bool = False
 
 
 AnyEntry = (
