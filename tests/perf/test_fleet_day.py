@@ -29,7 +29,7 @@ from servetune.perf.fleet_day import (
     reserved_usd,
 )
 from servetune.perf.sim.copy_load import SimulatedCopy
-from servetune.perf.sim.fleet_requests import simulate_fleet
+from servetune.perf.sim.fleet_requests import FixedInstances, simulate_fleet
 from servetune.perf.sim.simulation import RunOptions, prepared_run
 from servetune.perf.target_tracking import ScalingPolicy, TargetTracker
 from servetune.plan import Plan
@@ -207,39 +207,74 @@ def test_a_copy_is_given_no_more_than_it_sustains():
     assert sustained.values["p99_ttft_ms"] < 2000
 
 
-def test_windows_agree_with_every_request_of_a_small_fleet():
-    """A quarter of an hour of a hill of traffic on one to four copies that come and go."""
+SHORT_PARTS = (Part(input_tokens=Uniform(200, 400), output_tokens=Uniform(40, 80)),)
+
+
+@pytest.fixture(scope="module")
+def short_fleet():
+    """A model on an L4 for short answers, by its curve and as an engine for requests."""
     shape, machine = load_shape("Qwen/Qwen3-4B"), node(gpu="L4", count=1)
     plan = Plan(model="Qwen/Qwen3-4B")
-    part = Part(input_tokens=Uniform(200, 400), output_tokens=Uniform(40, 80))
-    workload = Workload(parts=(part,), request_count=1000)
+    workload = Workload(parts=SHORT_PARTS, request_count=1000)
     limits = parse_constraints("ttft:p99<=1s;e2e_latency:p99<=6s")
     copy = SimulatedCopy(plan, shape, machine, workload, limits, most_per_s=9.0)
     for rate in (0.5, 3.0, 5.0, 7.0):
         copy.point(rate)
     made = Fleet(curve=copy.known(), copies=1, start_up_s=60.0, usd_per_hour=1.0)
+
+    def run(traffic):
+        steps = tuple((60.0, float(rate)) for rate in traffic.windows(60.0))
+        count = round(60 * sum(rate for _, rate in steps))
+        arrivals = Piecewise(steps=steps)
+        asked = msgspec.structs.replace(workload, arrivals=arrivals, request_count=count)
+        options = RunOptions(each_token=False)
+        return prepared_run(plan, shape, machine, asked, options=options)
+
+    return made, run
+
+
+def test_windows_agree_with_every_request_of_a_small_fleet(short_fleet):
+    """A quarter of an hour of a hill of traffic on one to four copies that come and go."""
+    made, run = short_fleet
     traffic = Traffic(
         name="hill", times_s=(0.0, 300.0, 700.0, 1000.0), rates_per_s=(2.0, 7.0, 7.0, 2.0)
     )
     policy = ScalingPolicy(minimum=1, maximum=4, target=made.target_at(3.0), in_periods=12)
     windows = play(traffic, made, policy)
-    steps = tuple((60.0, float(rate)) for rate in traffic.windows(60.0))
-    count = round(60 * sum(rate for _, rate in steps))
-    asked = msgspec.structs.replace(workload, arrivals=Piecewise(steps=steps), request_count=count)
-    run = simulate_fleet(
-        prepared_run(plan, shape, machine, asked, options=RunOptions(each_token=False)),
-        policy,
-        copies=1,
-        start_up_s=60.0,
-        first=windows.serving[0],
-    )
-    assert len(run.records) == count
-    assert {record.outcome for record in run.records} == {"ok"}
-    assert max(run.serving) > min(run.serving)
-    assert windows.instance_hours == pytest.approx(run.instance_s / 3600, rel=0.15)
-    seen = sum(record.e2e_s for record in run.records) / traffic.lasts_s
+    engine, first = run(traffic), windows.serving[0]
+    played = simulate_fleet(engine, policy, copies=1, start_up_s=60.0, first=first)
+    assert len(played.records) == len(engine.requests)
+    assert {record.outcome for record in played.records} == {"ok"}
+    assert max(played.serving) > min(played.serving)
+    assert windows.instance_hours == pytest.approx(played.instance_s / 3600, rel=0.15)
+    seen = sum(record.e2e_s for record in played.records) / traffic.lasts_s
     counted = float(np.mean(np.array(windows.in_flight) * np.array(windows.serving)))
     assert counted == pytest.approx(seen, rel=0.15)
+
+
+def test_two_types_request_by_request_agree_with_their_windows(short_fleet):
+    """Instances of two copies always run beside those of one that are scaled."""
+    made, run = short_fleet
+    large = msgspec.structs.replace(made, copies=2, usd_per_hour=1.8)
+    times_s, rates_per_s = (0.0, 200.0, 500.0, 700.0), (8.0, 14.0, 14.0, 8.0)
+    traffic = Traffic(name="hill", times_s=times_s, rates_per_s=rates_per_s)
+    policy = ScalingPolicy(minimum=1, maximum=4, target=made.target_at(3.0), in_periods=12)
+    windows = play(traffic, made, policy, Base(fleet=large, count=1))
+    engine = run(traffic)
+    beside = FixedInstances(run=engine, copies=2, count=1, relative_capacity=2.0)
+    first = windows.serving[0]
+    played = simulate_fleet(
+        engine, policy, copies=1, start_up_s=60.0, first=first, fixed=beside, seed=4
+    )
+    assert {record.outcome for record in played.records} == {"ok"}
+    paid_h = played.instance_s / 3600 + traffic.lasts_s / 3600
+    assert windows.instance_hours == pytest.approx(paid_h, rel=0.15)
+    own = [record for record in played.records if record.index not in played.fixed_requests]
+    counts = np.array(windows.serving)
+    share = float(np.average(counts / (counts + 2), weights=traffic.windows()))
+    assert len(own) / len(played.records) == pytest.approx(share, rel=0.1)
+    seen = sum(record.e2e_s for record in own) / traffic.lasts_s
+    assert float((np.array(windows.in_flight) * counts).mean()) == pytest.approx(seen, rel=0.2)
 
 
 def test_instances_that_always_run_beside_scaled_ones_take_their_share_and_their_price():

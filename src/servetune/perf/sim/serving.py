@@ -234,13 +234,32 @@ class ServingCore(ABC, Generic[RankT]):
         pool = layout.prefill_pool
         alone = msgspec.structs.replace(config, draft_tokens=0, lookahead_tokens=0)
 
-        def answering(cache: PagedCache | None) -> RankT:
-            return self._new_rank(scheduler_for(config, law, cache))
-
         def prefilling(cache: PagedCache | None) -> RankT:
             return self._new_prefill_rank(PrefillOnlyScheduler(alone, law, cache))
 
-        groups = [
+        self._rank_of: dict[int, RankT] = {}
+        copies = self._new_copies(config, law, layout)
+        self.ranks = [rank for copy in copies for rank in copy]
+        self.prefill_ranks = [
+            rank
+            for _ in range(layout.ranks * pool.replicas if pool else 0)
+            for rank in _in_flight(layout.batches, alone, prefilling)
+        ]
+        self._rank_of.update((id(rank.scheduler), rank) for rank in self.prefill_ranks)
+        schedulers = [[rank.scheduler for rank in copy] for copy in copies]
+        self._router = self._new_router(schedulers, layout)
+        self._prefill_router = Router([[rank.scheduler for rank in self.prefill_ranks]])
+        self._transfer = pool.transfer if pool else None
+
+    def _new_copies(
+        self, config: SchedulerConfig, law: StepLaw, layout: EngineLayout
+    ) -> list[list[RankT]]:
+        """Ranks of equal copies that answer, by copy."""
+
+        def answering(cache: PagedCache | None) -> RankT:
+            return self._new_rank(scheduler_for(config, law, cache))
+
+        copies = [
             [
                 rank
                 for _ in range(layout.ranks)
@@ -248,21 +267,12 @@ class ServingCore(ABC, Generic[RankT]):
             ]
             for _ in range(layout.replicas)
         ]
-        self.ranks = [rank for group in groups for rank in group]
-        self.prefill_ranks = [
-            rank
-            for _ in range(layout.ranks * pool.replicas if pool else 0)
-            for rank in _in_flight(layout.batches, alone, prefilling)
-        ]
-        for group in groups:
+        for copy in copies:
             admission = Admission(layout.admission)
-            for rank in group:
+            for rank in copy:
                 rank.admission = admission
-        self._rank_of = {id(rank.scheduler): rank for rank in (*self.ranks, *self.prefill_ranks)}
-        schedulers = [[rank.scheduler for rank in group] for group in groups]
-        self._router = self._new_router(schedulers, layout)
-        self._prefill_router = Router([[rank.scheduler for rank in self.prefill_ranks]])
-        self._transfer = pool.transfer if pool else None
+                self._rank_of[id(rank.scheduler)] = rank
+        return copies
 
     def _new_router(self, copies: Several[Several[Scheduler]], layout: EngineLayout) -> Router:
         """Router of requests to the ranks of the copies."""
