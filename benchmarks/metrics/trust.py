@@ -97,11 +97,11 @@ JUDGES = {
     "chat, 2 requests/s": {**CHAT, "request_rate": 2.0},
     "chat, 4 requests/s": {**CHAT, "request_rate": 4.0},
     "chat, 5 requests/s": {**CHAT, "request_rate": 5.0},
-    "chat, 5 requests/s, 8,000 requests": {**CHAT, "request_rate": 5.0, "num_prompts": 8000},
     "chat, 8 users": {**CHAT, "max_concurrency": 8},
     "chat, 64 users": {**CHAT, "max_concurrency": 64},
     "random, 64 users": {**RANDOM, "max_concurrency": 64},
     "rag_document_qa, 8 users": {"workload": "rag_document_qa", "num_prompts": 1000},
+    "chat, 5 requests/s, 8,000 requests": {**CHAT, "request_rate": 5.0, "num_prompts": 8000},
 }
 SEEDS = 120
 LATENCIES = ("ttft", "tpot", "itl", "e2e_latency")
