@@ -3,6 +3,7 @@
 python benchmarks/metrics/trust.py coverage   # how often intervals hold the truth
 python benchmarks/metrics/trust.py stopping   # the same at the stop that --until makes
 python benchmarks/metrics/trust.py overload   # when a queue is said to grow without end
+python benchmarks/metrics/trust.py knee [40]  # the same of simulated load, of so many runs
 python benchmarks/metrics/trust.py cost       # seconds that the extras of a summary take
 """
 
@@ -11,14 +12,23 @@ import math
 import sys
 import time
 from array import array
+from concurrent.futures import ProcessPoolExecutor
 from statistics import NormalDist
 
 import numpy as np
 
+from servetune.hardware import node
 from servetune.metrics import PrecisionTarget, Record, summarize
+from servetune.metrics.columns import columns_of
+from servetune.metrics.distribution import latency_intervals
 from servetune.metrics.intervals import bootstrap_interval, mean_interval, percentile_interval
+from servetune.metrics.latency import gaps_of
 from servetune.metrics.overload import saturation_of
 from servetune.metrics.precision import FIRST_CHECK
+from servetune.models import load_shape
+from servetune.perf.sim import simulate
+from servetune.plan import Plan
+from servetune.workload import workload_from_client_args
 
 SIGMA = 0.8
 RUNS = 400
@@ -69,6 +79,75 @@ def coverage():
                 f"{memory:6}  {count:8}  " + "  ".join(f"{share:.3f}" for share in shares),
                 flush=True,
             )
+
+
+CHAT = {"dataset_name": "sharegpt", "num_prompts": 1000}
+RANDOM = {
+    "dataset_name": "random", "random_range_ratio": 0.3, "random_input_len": 1024,
+    "random_output_len": 256, "num_prompts": 1000,
+}  # fmt: skip
+#: Loads on which `UNSEEN` and the rule of tails were chosen, and those that judge them.
+CHOSEN = {
+    "chat, 3 requests/s": {**CHAT, "request_rate": 3.0},
+    "chat, 4.5 requests/s": {**CHAT, "request_rate": 4.5},
+    "chat, 24 users": {**CHAT, "max_concurrency": 24},
+    "random, 2.5 requests/s": {**RANDOM, "request_rate": 2.5},
+}
+JUDGES = {
+    "chat, 2 requests/s": {**CHAT, "request_rate": 2.0},
+    "chat, 4 requests/s": {**CHAT, "request_rate": 4.0},
+    "chat, 5 requests/s": {**CHAT, "request_rate": 5.0},
+    "chat, 8 users": {**CHAT, "max_concurrency": 8},
+    "chat, 64 users": {**CHAT, "max_concurrency": 64},
+    "random, 64 users": {**RANDOM, "max_concurrency": 64},
+    "rag_document_qa, 8 users": {"workload": "rag_document_qa", "num_prompts": 1000},
+    "chat, 5 requests/s, 8,000 requests": {**CHAT, "request_rate": 5.0, "num_prompts": 8000},
+}
+SEEDS = 120
+LATENCIES = ("ttft", "tpot", "itl", "e2e_latency")
+FIELDS = [f"{kind}_{name}_ms" for name in LATENCIES for kind in ("mean", "median", "p99")]
+
+
+def simulated(job):
+    """Intervals of one run, and its values by latency: each seventh of the many gaps."""
+    args, seed = job
+    workload = workload_from_client_args({**args, "seed": seed}, model="Qwen/Qwen3-4B")
+    plan = Plan(model="Qwen/Qwen3-4B", max_model_len=16384)
+    shape = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
+    made = simulate(plan, shape, node(gpu="L4", count=1), workload)
+    records = sorted(made.records, key=lambda each: each.due_s)
+    columns, gaps = columns_of(records), gaps_of(records)
+    values = {
+        "ttft": columns.ttft_s, "tpot": columns.tpot_s[~np.isnan(columns.tpot_s)],
+        "itl": gaps.seconds[seed % 7 :: 7].astype(np.float32), "e2e_latency": columns.e2e_s,
+    }  # fmt: skip
+    return latency_intervals(columns, gaps, (50, 99)), values
+
+
+def knee():
+    seeds = int(sys.argv[2]) if len(sys.argv) > 2 else SEEDS
+    print(f"{seeds} runs: % with an interval, % of those that hold the truth of all runs, and the\n"
+          "median half width in % of it (-: no upper end)")  # fmt: skip
+    print(f"{'':36}" + "".join(f"{field[:-3]:>19}" for field in FIELDS))
+    with ProcessPoolExecutor(2) as pool:
+        for name, args in {**CHOSEN, **JUDGES}.items():
+            jobs = [(args, seed) for seed in range(1, seeds + 1)]
+            runs = list(pool.map(simulated, jobs, chunksize=4))
+            line = ""
+            for field in FIELDS:
+                kind, _, latency = field[:-3].partition("_")
+                values = np.concatenate([each[latency] for _, each in runs]) * 1000.0
+                truth = {
+                    "mean": np.mean, "median": np.median, "p99": lambda v: np.percentile(v, 99)
+                }[kind](values)  # fmt: skip
+                ends = np.array([found[field] for found, _ in runs], dtype=float)
+                ends = ends[~np.isnan(ends).all(axis=1)]
+                low, high = np.nan_to_num(ends[:, 0]), np.nan_to_num(ends[:, 1], nan=np.inf)
+                held = ((low <= truth) & (truth <= high)).mean() if len(ends) else np.nan
+                half = np.median((high - low) / 2 / truth) if len(ends) else np.inf
+                width = f"{half * 100:.1f}" if half < np.inf else "-"
+                line += f"{len(ends) / seeds * 100:6.0f}{held * 100:7.0f}{width:>6}"
+            print(f"{name:36}{line}", flush=True)
 
 
 def record(index, due_s, times_s):
@@ -175,4 +254,4 @@ def cost():
 
 
 if __name__ == "__main__":
-    {f.__name__: f for f in (coverage, stopping, overload, cost)}[sys.argv[1]]()
+    {f.__name__: f for f in (coverage, stopping, overload, knee, cost)}[sys.argv[1]]()

@@ -4,6 +4,7 @@ what `servetune workloads fit` learned of a log of it.
 python benchmarks/workload/fit.py             all shapes, a table in Markdown
 python benchmarks/workload/fit.py NAME ...    some of them
 python benchmarks/workload/fit.py --requests 20000 --runs 2 --processes 2 --seed 1     the defaults
+python benchmarks/workload/fit.py --most-runs 60 two_steps reports    runs until each cell is sure
 
 Each shape is a workload in open loop. A sample of it is simulated, which gives the times of later
 turns, and written as a log in the form named; the log is read and fitted by the functions behind
@@ -15,9 +16,10 @@ from the original's: what a sample of this length owes to chance, and no fit to 
 Of each run, times are stretched so that conversations come at their law's mean rate: how many came
 in a run is chance that would hide the rest. Beside each difference is half its interval of 95%, by
 resampling 48 stretches of each run among their neighbours; the chance of the log that was fitted
-is not in it. Bold differences are surely beyond 5%. `rank` is the percentile of the fit that the
-original's 99th is (TTFT, ITL): where few values lie near it, a percentile moves far by chance, and
-its rank does not.
+is not in it, and a log of more requests (`--log-requests`) has less of it. Bold differences are
+surely beyond 5%, and those marked `?` neither surely beyond nor surely within. `rank` is the
+percentile of the fit that the original's 99th is (TTFT, ITL): where few values lie near it, a
+percentile moves far by chance, and its rank does not.
 """
 
 import argparse
@@ -482,31 +484,51 @@ def ranks(counts, own):
 
 
 def resampled(counts, rng):
-    """Percentiles of runs made of the run's stretches, each from a place near its own."""
+    """Counts of runs made of the run's stretches, each from a place near its own."""
     groups = counts.reshape(-1, NEIGHBOURS, *counts.shape[1:])
     drawn = []
     for _ in range(RESAMPLES):
         weights = rng.multinomial(NEIGHBOURS, [1 / NEIGHBOURS] * NEIGHBOURS, len(groups))
-        drawn.append(percentiles(np.einsum("gn,gnkb->kb", weights.astype(np.float32), groups)))
-    return np.array(drawn)
+        drawn.append(np.einsum("gn,gnkb->kb", weights.astype(np.float32), groups))
+    return np.array(drawn, dtype=np.float64)
 
 
-def difference(other, own, seed):
-    """Relative differences of the percentiles, and halves of their intervals of 95%."""
-    rng = np.random.default_rng(seed)
-    spread = (resampled(other, rng) / resampled(own, rng)).std(axis=0)
-    # A group of n resampled has (n - 1) / n of its variance.
-    half = 1.96 * spread * math.sqrt(NEIGHBOURS / (NEIGHBOURS - 1))
-    return percentiles(other.sum(axis=0)) / percentiles(own.sum(axis=0)) - 1, half
+class Runs:
+    """Runs of one workload: counts of all together, as they came and resampled."""
+
+    def __init__(self, seed):
+        self.rng = np.random.default_rng(seed)
+        self.counts = self.drawn = 0
+
+    def add(self, workload):
+        """Simulate one more run; the run."""
+        counts, run = histograms(workload)
+        self.counts = self.counts + counts.sum(axis=0, dtype=np.float64)
+        self.drawn = self.drawn + resampled(counts, self.rng)
+        return run
+
+    def beside(self, own):
+        """Relative differences of the percentiles, and halves of their intervals of 95%."""
+        spread = (percentiles(self.drawn) / percentiles(own.drawn)).std(axis=0)
+        # A group of n resampled has (n - 1) / n of its variance.
+        half = 1.96 * spread * math.sqrt(NEIGHBOURS / (NEIGHBOURS - 1))
+        return percentiles(self.counts) / percentiles(own.counts) - 1, half
 
 
-def compare(name, count, runs, seed, keep=None):
+def unsure(value, half):
+    """Whether a difference is neither surely within 5% nor surely beyond."""
+    return abs(abs(value) - 0.05) < half
+
+
+def compare(name, options):
     make, form = SHAPES[name]
-    seed = 1000 * seed + 10 * list(SHAPES).index(name)
+    count, keep = options.requests, options.keep
+    seed = 1000 * options.seed + 10 * list(SHAPES).index(name)
     original = make()
     start = time.process_time()
-    logged = original.at(seed, count)
-    of_log, run = histograms(logged)
+    logged = original.at(seed, options.log_requests or count)
+    of_log, own, of_fit = Runs(seed), Runs(seed + 1), Runs(seed + 2)
+    run = of_log.add(logged)
     folder = Path(keep or tempfile.mkdtemp())
     path = folder / f"{name}.{form}.log"
     write_log(path, form, logged.requests(), run.records)
@@ -521,27 +543,33 @@ def compare(name, count, runs, seed, keep=None):
     fit = read_workload(file)
     if not keep:
         path.unlink()
-    own, of_fit = [], []
-    for i in range(seed + 1, seed + 1 + runs):
-        own.append(histograms(original.at(i, count))[0])
-        again = msgspec.structs.replace(fit, seed=i + runs, request_count=count)
-        of_fit.append(histograms(at_mean_rate(again, fit.arrivals))[0])
-    own, of_fit = np.concatenate(own), np.concatenate(of_fit)
+    done = 0
+    while done < options.runs or (done < options.most_runs and unsure(*of_fit.beside(own)).any()):
+        one = seed + 1 + done % 2 + 100_000 * (done // 2)
+        own.add(original.at(one, count))
+        again = msgspec.structs.replace(fit, seed=one + 2, request_count=count)
+        of_fit.add(at_mean_rate(again, fit.arrivals))
+        done += 1
+        if done % 8 == 0:
+            print(
+                f"{name}: {done} runs, {written(of_fit.beside(own))}", file=sys.stderr, flush=True
+            )
     return {
-        "name": name, "form": form, "own": percentiles(own.sum(axis=0)),
-        "self": difference(of_log, own, seed), "fit": difference(of_fit, own, seed),
-        "ranks": ranks(of_fit.sum(axis=0), own.sum(axis=0)),
+        "name": name, "form": form, "own": percentiles(own.counts), "runs": done,
+        "self": of_log.beside(own), "fit": of_fit.beside(own),
+        "ranks": ranks(of_fit.counts, own.counts),
         "fit_s": took_s, "all_s": time.process_time() - start, "kb": file.stat().st_size / 1000,
         "saturated": run.saturated, "cached": run.cached_fraction, "found": fitted.found,
     }  # fmt: skip
 
 
 def written(differences):
-    """Differences with halves of their intervals; bold where they are surely beyond 5%."""
+    """Differences with halves of their intervals; bold surely beyond 5%, `?` not sure."""
     texts = []
     for value, half in zip(*differences, strict=True):
         text = f"{value * 100:+.1f} ± {half * 100:.1f}"
-        texts.append(f"**{text}**" if abs(value) - half > 0.05 else text)
+        doubt = "?" if unsure(value, half) else ""
+        texts.append(f"**{text}**" if abs(value) - half > 0.05 else text + doubt)
     return ", ".join(texts)
 
 
@@ -550,24 +578,27 @@ def main():
     options.add_argument("names", nargs="*")
     options.add_argument("--requests", type=int, default=20_000, help="requests of each run")
     options.add_argument("--runs", type=int, default=2, help="of the original, and of the fit")
+    options.add_argument(
+        "--most-runs", type=int, default=0, help="of each, until every difference is sure"
+    )
+    options.add_argument("--log-requests", type=int, help="requests of the log, if other")
     options.add_argument("--processes", type=int, default=2)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--keep")
     chosen = options.parse_args()
     print(
-        "| shape | log | TTFT p50 / p99 ms | ITL p50 / p99 ms | fit % | self % | rank | kB | s |\n"
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|"
+        "| shape | log | runs | TTFT p50 / p99 ms | ITL p50 / p99 ms | fit % | self % | rank "
+        "| kB | s |\n"
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"
     )
     names = chosen.names or list(SHAPES)
     differences = []
     with ProcessPoolExecutor(chosen.processes) as pool:
-        same = (chosen.requests, chosen.runs, chosen.seed, chosen.keep)
-        rest = ([value] * len(names) for value in same)
-        for row in pool.map(compare, names, *rest):
+        for row in pool.map(compare, names, [chosen] * len(names)):
             ms = row["own"] * 1000
             rank = ", ".join(f"{each * 100:.2f}" for each in row["ranks"])
             print(
-                f"| {row['name']} | {row['form']} | {ms[0]:.0f} / {ms[1]:.0f} "
+                f"| {row['name']} | {row['form']} | {row['runs']} | {ms[0]:.0f} / {ms[1]:.0f} "
                 f"| {ms[2]:.1f} / {ms[3]:.1f} | {written(row['fit'])} | {written(row['self'])} "
                 f"| {rank} | {row['kb']:.0f} | {row['fit_s']:.1f} |",
                 flush=True,
@@ -583,7 +614,8 @@ def main():
     print(
         f"\n{value.size} differences: {(abs(value) <= 0.05).sum()} within 5% "
         f"({(abs(own) <= 0.05).sum()} of the original's from itself), "
-        f"{(abs(value) - half > 0.05).sum()} surely beyond"
+        f"{(abs(value) + half <= 0.05).sum()} surely, {(abs(value) - half > 0.05).sum()} surely "
+        "beyond"
     )
 
 

@@ -1,4 +1,4 @@
-"""All results of one made-up run, field by field, as recorded on 2026-11-22.
+"""All results of one made-up run, field by field, as recorded on 2026-11-24.
 
 The tests beside this one prove the definitions; this one holds every field to its value, so that
 none changes unseen. `python tests/metrics/test_golden_run.py` records them anew.

@@ -64,6 +64,24 @@ def test_taking_neighbours_for_independent_would_hold_the_truth_far_too_seldom()
     assert coverage(map(mean_interval, runs), truth) > 0.88
 
 
+def test_a_run_that_is_alike_throughout_has_no_interval_and_one_of_few_stretches_a_wider_one():
+    run = log_normal_runs(2000, 0.5)[0]
+    alone, known = mean_interval(run), mean_interval(run, stretches=25)
+    assert known.half_width > 1.2 * alone.half_width
+    assert percentile_interval(run, 99, stretches=25).high is None
+    for found in (mean_interval(run, stretches=19), percentile_interval(run, 50, stretches=19)):
+        assert found.ends == [None, None]
+
+
+def test_values_of_one_stretch_do_not_end_a_tail():
+    rng = np.random.default_rng(3)
+    apart, together = rng.random(1000), rng.random(1000)
+    apart[::50] += 1
+    together[500:520] += 1  # as many, in one long queue
+    assert percentile_interval(apart, 99).high is not None
+    assert percentile_interval(together, 99).high is None
+
+
 def test_more_requests_make_intervals_narrower():
     few, many = log_normal_runs(500, 0.5), log_normal_runs(4500, 0.5)
     for interval_of in (mean_interval, lambda run: percentile_interval(run, 90)):

@@ -97,6 +97,13 @@ def test_intervals_below_ten_percent_have_a_decimal():
     assert "100.0 ms ±20%" in text
 
 
+def test_a_latency_that_is_too_correlated_is_named_with_what_would_tell():
+    line = " ".join(printed(record(correlated=["tpot", "itl"])).split())
+    assert "no ± for TPOT, ITL: fewer than 20 independent stretches" in line
+    assert "too correlated to tell; a longer run" in line
+    assert "no ±" not in printed(record())
+
+
 def test_failures_are_reported_in_the_servers_words_and_nothing_else():
     text = printed(record(requests(failed=7)))
     assert "113 of 120 answered" in text

@@ -15,6 +15,7 @@ from servetune.metrics.intervals import (
     bootstrap_interval,
     gap_percentile_interval,
     ratio_interval,
+    stretches_of,
 )
 from servetune.metrics.latency import Gaps
 from servetune.metrics.record import Record
@@ -72,7 +73,7 @@ def described(values: FloatArray) -> dict[str, float | None]:
 
 
 def intervals_ms(
-    name: str, gaps: Gaps, percentiles: Sequence[float]
+    name: str, gaps: Gaps, percentiles: Sequence[float], stretches: float | None = None
 ) -> dict[str, list[float | None]]:
     """Confidence intervals of a latency's mean, percentiles and, for few values, deviation.
 
@@ -80,20 +81,23 @@ def intervals_ms(
         name: Latency metric, such as `ttft`.
         gaps: Values in seconds; one gap per request for a latency with one value each.
         percentiles: Percents to compute.
+        stretches: Independent stretches of the latency, of `intervals.stretches_of`.
 
     Returns:
         `[low, high]` in milliseconds by result field; fields with too few values are absent.
     """
     values_s = gaps.seconds
     found: dict[str, Interval | None] = {
-        f"mean_{name}_ms": ratio_interval(gaps.sums_s, gaps.counts.astype(np.float64))
+        f"mean_{name}_ms": ratio_interval(
+            gaps.sums_s, gaps.counts.astype(np.float64), stretches=stretches
+        )
     }
     if len(values_s) <= BOOTSTRAP_VALUES and len(values_s) == len(gaps.counts):
         found[f"std_{name}_ms"] = bootstrap_interval(values_s, lambda drawn: drawn.std(axis=-1))
     ordered = np.sort(values_s)
     for percent in percentiles:
         found[field_of_percentile(name, percent)] = gap_percentile_interval(
-            gaps, percent, ordered=ordered
+            gaps, percent, ordered=ordered, stretches=stretches
         )
     return {field: _scaled(interval) for field, interval in found.items() if interval is not None}
 
@@ -103,14 +107,15 @@ def latency_intervals(
 ) -> dict[str, list[float | None]]:
     """Confidence intervals of all latencies of complete answers, in order of time."""
     found: dict[str, list[float | None]] = {}
+    stretches = stretches_of(answered)
     for name, values_s in (
         ("e2e_latency", answered.e2e_s),
         ("ttft", known(answered.ttft_s)),
         ("tpot", known(answered.tpot_s)),
     ):
         alone = np.ones(len(values_s), dtype=np.int64)
-        found |= intervals_ms(name, Gaps(values_s, alone), percentiles)
-    return found | intervals_ms("itl", gaps, percentiles)
+        found |= intervals_ms(name, Gaps(values_s, alone), percentiles, stretches.get(name))
+    return found | intervals_ms("itl", gaps, percentiles, stretches.get("itl"))
 
 
 def _scaled(interval: Interval) -> list[float | None]:

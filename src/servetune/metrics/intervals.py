@@ -13,6 +13,11 @@ were due, and every method works on batches of neighbours:
   (`docs/concepts/measuring.md`);
 - any other statistic, such as a standard deviation, by that bootstrap.
 
+Where a queue lasts longer than a batch, batches are alike as well. The error is therefore at least
+that of the independent stretches which a run holds (`independent_stretches`), and is widened for
+what few of them have not seen; a latency of which a run holds fewer than `BATCHES` has no
+interval, since nothing tells how far it is off (`docs/concepts/measuring.md`, "At the knee").
+
 An end that the values do not determine is `None`: a hundred requests have no upper end for
 a 99th percentile.
 """
@@ -38,10 +43,17 @@ BATCHES = 20
 #: Largest correlation of neighbouring batches; above it batches are too short.
 MOST_CORRELATION = 0.2
 BOOTSTRAP_DRAWS = 200
+#: Stretches by which an error is doubled in its square: few of them have not seen all that happens.
+#: Chosen on simulated loads apart from those that judge it (`benchmarks/metrics/trust.py knee`).
+UNSEEN = 20
+#: Fewest degrees of freedom.
+_LEAST_FREEDOM = 4
 #: Requests from which on it is known how long they are alike.
 _LEAST_CORRELATED = 5 * BATCHES
 #: Time as which 0 counts where logarithms are taken.
 _SHORTEST_S = 1e-9
+#: Factor up to which values count as equal.
+_EQUAL = 1 + 1e-9
 #: Variance up to which values are all the same.
 _NO_SPREAD = 1e-18
 #: Time slices whose rates are the values of a throughput's interval.
@@ -76,24 +88,32 @@ class Interval(msgspec.Struct, frozen=True):
         return (self.high - self.low) / 2
 
 
-def mean_interval(values: FloatArray, level: float = LEVEL) -> Interval | None:
+def mean_interval(
+    values: FloatArray, level: float = LEVEL, *, stretches: float | None = None
+) -> Interval | None:
     """Interval of the mean by batch means; `None` for fewer than `LEAST_VALUES` values."""
-    return ratio_interval(values, np.ones(len(values)), level)
+    return ratio_interval(values, np.ones(len(values)), level, stretches=stretches)
 
 
-def ratio_interval(sums: FloatArray, counts: FloatArray, level: float = LEVEL) -> Interval | None:
+def ratio_interval(
+    sums: FloatArray, counts: FloatArray, level: float = LEVEL, *, stretches: float | None = None
+) -> Interval | None:
     """Interval of sum(sums) / sum(counts) by batch means, such as the mean of all gaps.
 
     Args:
         sums: Sum of each request's gaps, in order of time.
         counts: Number of each request's gaps.
         level: Share of runs whose interval should contain the true value.
+        stretches: Independent stretches of the latency, of `stretches_of`; `None` where only the
+            values themselves tell. Fewer than `BATCHES` leave both ends open.
     """
     if len(sums) < LEAST_VALUES or not counts.sum():
         return None
+    if _too_few(stretches):
+        return Interval(None, None, level, "batch means")
     ratio = float(sums.sum() / counts.sum())
-    error, batches = _ratio_error(sums - ratio * counts, counts)
-    reach = student_t(0.5 + level / 2, batches - 1) * error
+    error, freedom = _honest_error(sums - ratio * counts, counts, stretches)
+    reach = student_t(0.5 + level / 2, freedom) * error
     return Interval(ratio - reach, ratio + reach, level, "batch means")
 
 
@@ -117,11 +137,19 @@ def rate_interval(
         return None
     slice_s = (until_s - from_s) / SLICES
     places = np.clip(((at_s - from_s) / slice_s).astype(np.int64), 0, SLICES - 1)
-    return mean_interval(np.bincount(places, amounts, minlength=SLICES) / slice_s, level)
+    rates = np.bincount(places, amounts, minlength=SLICES) / slice_s
+    error, batches = _ratio_error(rates - rates.mean(), np.ones(SLICES))
+    reach = student_t(0.5 + level / 2, batches - 1) * error
+    return Interval(float(rates.mean()) - reach, float(rates.mean()) + reach, level, "batch means")
 
 
 def percentile_interval(
-    values: FloatArray, percent: float, level: float = LEVEL, *, ordered: FloatArray | None = None
+    values: FloatArray,
+    percent: float,
+    level: float = LEVEL,
+    *,
+    ordered: FloatArray | None = None,
+    stretches: float | None = None,
 ) -> Interval | None:
     """Interval of a percentile by order statistics; `None` for too few values.
 
@@ -130,42 +158,56 @@ def percentile_interval(
         percent: Percentile, 0 to 100.
         level: Share of runs whose interval should contain the true value.
         ordered: Sorted values, if already made.
+        stretches: Independent stretches of the latency, as of `ratio_interval`.
     """
-    alone = np.ones(len(values), dtype=np.int64)
-    return gap_percentile_interval(Gaps(values, alone), percent, level, ordered=ordered)
+    alone = Gaps(values, np.ones(len(values), dtype=np.int64))
+    return gap_percentile_interval(alone, percent, level, ordered=ordered, stretches=stretches)
 
 
 def gap_percentile_interval(
-    gaps: Gaps, percent: float, level: float = LEVEL, *, ordered: FloatArray | None = None
+    gaps: Gaps,
+    percent: float,
+    level: float = LEVEL,
+    *,
+    ordered: FloatArray | None = None,
+    stretches: float | None = None,
 ) -> Interval | None:
     """Interval of a percentile of all gaps, by order statistics.
 
     The gaps of one request are correlated, so batch means are taken over each request's
-    number of gaps below the percentile.
+    number of gaps below the percentile. An end beyond the last of as many independent values as
+    that share's error is worth is open: ten values of one stretch are one. Values beyond a high
+    percentile seem more independent than they are in a run that has not met the long queue: they
+    count as the geometric mean of their own stretches and the latency's.
 
     Args:
         gaps: Gaps of the requests in order of time.
         percent: Percentile, 0 to 100.
         level: Share of runs whose interval should contain the true value.
         ordered: Sorted gaps, if already made.
+        stretches: Independent stretches of the latency, as of `ratio_interval`.
     """
     counts = gaps.counts.astype(np.float64)
     total = len(gaps.seconds)
     if len(counts) < LEAST_VALUES or total < LEAST_VALUES:
         return None
+    if _too_few(stretches):
+        return Interval(None, None, level, "order statistics")
     ordered = np.sort(gaps.seconds) if ordered is None else ordered
     share = percent / 100
     edge = _order_statistic(ordered, share)
     some = gaps.counts > 0
     below = np.zeros(len(counts))
     starts = (np.cumsum(gaps.counts) - gaps.counts)[some]
-    below[some] = np.add.reduceat(gaps.seconds <= edge, starts, dtype=np.int64)
+    below[some] = np.add.reduceat(gaps.seconds <= edge * _EQUAL, starts, dtype=np.int64)
     observed = below.sum() / total
-    error, batches = _ratio_error(below - observed * counts, counts)
-    low, high = _share_interval(share, error, total, level, batches - 1)
+    error, freedom = _honest_error(below - observed * counts, counts, stretches, tail=percent > 50)
+    low, high, count = _share_interval(share, error, total, level, freedom)
+    if len(counts) < _LEAST_CORRELATED:
+        count = total
     return Interval(
-        _order_statistic(ordered, low) if low * (total + 1) >= 1 else None,
-        _order_statistic(ordered, high) if high * (total + 1) <= total else None,
+        _order_statistic(ordered, low) if low * (count + 1) >= 1 else None,
+        _order_statistic(ordered, high) if high * (count + 1) <= count else None,
         level,
         "order statistics",
     )
@@ -189,31 +231,47 @@ def independent_stretches(values: FloatArray) -> float:
     return count / max(2 * float(pairs[:end].sum()) - 1, 1.0)
 
 
-def correlated_latencies(answered: Columns) -> list[str]:
-    """Latencies of which a run's requests hold fewer independent stretches than `BATCHES`.
+def stretches_of(answered: Columns) -> dict[str, float]:
+    """Independent stretches that a run holds of each latency; infinite of fewer than 100 requests.
 
-    Intervals of these are too narrow. Gaps between tokens are judged by the mean gap of each
-    request; end-to-end latencies, whose lengths hide what is alike in them, also by their parts.
-    Requests that were due before the first answer had ended are left out: as the server fills, they
-    are alike by the load's design, and so in every run of it.
+    Gaps between tokens are judged by the mean gap of each request. Lengths hide what is alike in
+    end-to-end latencies: where a part of them has fewer than `BATCHES`, so have they. Requests that
+    were due before the first answer had ended are left out: as the server fills, they are alike by
+    the load's design, and so in every run of it.
 
     Args:
         answered: Answered requests in order of time.
     """
     if not len(answered):
-        return []
+        return {}
     later = answered.only(answered.due_s >= answered.end_s.min())
     ttft, tpot, e2e = (
-        _is_correlated(known(values_s)) for values_s in (later.ttft_s, later.tpot_s, later.e2e_s)
+        _log_stretches(known(values_s)) for values_s in (later.ttft_s, later.tpot_s, later.e2e_s)
     )
-    verdicts = {"ttft": ttft, "tpot": tpot, "itl": tpot, "e2e_latency": ttft or tpot or e2e}
-    return [name for name, correlated in verdicts.items() if correlated]
+    parts = min(ttft, tpot)
+    e2e = min(parts, e2e) if _too_few(parts) else e2e
+    return {"ttft": ttft, "tpot": tpot, "itl": tpot, "e2e_latency": e2e}
 
 
-def _is_correlated(values_s: FloatArray) -> bool:
+def correlated_latencies(answered: Columns) -> list[str]:
+    """Latencies of which a run's requests hold fewer independent stretches than `BATCHES`.
+
+    They have no interval.
+
+    Args:
+        answered: Answered requests in order of time.
+    """
+    return [name for name, count in stretches_of(answered).items() if _too_few(count)]
+
+
+def _too_few(stretches: float | None) -> bool:
+    return stretches is not None and stretches < BATCHES
+
+
+def _log_stretches(values_s: FloatArray) -> float:
     if len(values_s) < _LEAST_CORRELATED:
-        return False
-    return independent_stretches(np.log(np.maximum(values_s, _SHORTEST_S))) < BATCHES
+        return math.inf
+    return independent_stretches(np.log(np.maximum(values_s, _SHORTEST_S)))
 
 
 def bootstrap_interval(
@@ -249,7 +307,7 @@ def bootstrap_interval(
     return Interval(float(low), float(high), level, "block bootstrap")
 
 
-def student_t(share: float, freedom: int) -> float:
+def student_t(share: float, freedom: float) -> float:
     """Quantile of Student's t-distribution, to three digits from 4 degrees of freedom on.
 
     Cornish and Fisher's expansion about the normal quantile (Abramowitz and Stegun 26.7.5).
@@ -268,6 +326,31 @@ def student_t(share: float, freedom: int) -> float:
         )
     )
     return z + further
+
+
+def _honest_error(
+    deviations: FloatArray, counts: FloatArray, stretches: float | None, *, tail: bool = False
+) -> tuple[float, float]:
+    """Standard error of a ratio, and its degrees of freedom.
+
+    It is that of batch means or that of independent stretches, whichever is larger, widened for
+    what few stretches have not seen.
+
+    Args:
+        deviations: Deviation of each request from the ratio, times its count.
+        counts: Count of each request.
+        stretches: Independent stretches of the latency; `None` where they are not known.
+        tail: Whether the ratio is the share of values below a high percentile.
+    """
+    error, batches = _ratio_error(deviations, counts)
+    if len(counts) < _LEAST_CORRELATED:
+        return error, batches - 1
+    own = independent_stretches(deviations)
+    all_of = own if stretches is None else min(own, stretches)
+    used = math.sqrt(own * all_of) if tail else own
+    alone = float(deviations.std()) * len(deviations) / float(counts.sum())
+    error = max(error, alone / math.sqrt(used)) * math.sqrt(1 + UNSEEN / all_of)
+    return error, max(min(batches, used) - 1, _LEAST_FREEDOM)
 
 
 def _ratio_error(deviations: FloatArray, counts: FloatArray) -> tuple[float, int]:
@@ -293,13 +376,13 @@ def _lag_one_correlation(sums: FloatArray) -> float:
 
 
 def _share_interval(
-    share: float, error: float, total: int, level: float, freedom: int
-) -> tuple[float, float]:
-    """Wilson's interval of a share, for the effective sample size that `error` implies."""
+    share: float, error: float, total: int, level: float, freedom: float
+) -> tuple[float, float, float]:
+    """Wilson's interval of a share, and the number of independent values that `error` implies."""
     independent = math.sqrt(share * (1 - share) / total)
     error = max(error, independent)  # batches that vary less than chance allows
     count = share * (1 - share) / error**2
-    return wilson_interval(share, count, student_t(0.5 + level / 2, freedom))
+    return *wilson_interval(share, count, student_t(0.5 + level / 2, freedom)), count
 
 
 def wilson_interval(share: float, count: float, quantile: float) -> tuple[float, float]:

@@ -25,6 +25,7 @@ from servetune.metrics.intervals import (
     gap_percentile_interval,
     rate_interval,
     ratio_interval,
+    stretches_of,
 )
 from servetune.metrics.latency import Gaps, gaps_of
 from servetune.metrics.record import Record
@@ -145,11 +146,13 @@ class PrecisionTarget(msgspec.Struct, frozen=True):
         gaps = gaps_of(ended) if self.metric == "itl" else _values(self.metric, columns)
         if not len(gaps.seconds):
             return None, None
+        stretches = stretches_of(columns).get(self.metric)
         if self.statistic == "mean":
-            interval = ratio_interval(gaps.sums_s, gaps.counts.astype(np.float64), LEVEL)
+            counts = gaps.counts.astype(np.float64)
+            interval = ratio_interval(gaps.sums_s, counts, LEVEL, stretches=stretches)
             return interval, float(gaps.seconds.mean())
         percent = 50.0 if self.statistic == "median" else float(self.statistic[1:])
-        interval = gap_percentile_interval(gaps, percent, LEVEL)
+        interval = gap_percentile_interval(gaps, percent, LEVEL, stretches=stretches)
         return interval, float(np.percentile(gaps.seconds, percent))
 
 

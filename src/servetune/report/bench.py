@@ -16,6 +16,7 @@ from rich.text import Text
 
 from servetune.json_value import JsonObject
 from servetune.metrics import Constraint, failure_name
+from servetune.metrics.intervals import BATCHES
 from servetune.metrics.results import ResultFields
 from servetune.report.prices import price_lines
 from servetune.report.quantities import QUANTITIES, quantity_value, shown
@@ -97,11 +98,20 @@ def _facts(record: TrialRecord) -> Iterator[tuple[str, str]]:
     if wait.get("mean") is not None:
         most = shown(wait["max"], "ms")
         yield "sent", f"{shown(wait['mean'], 'ms')} after due on average, {most} at worst"
+    if alike := results.get("correlated"):
+        yield "no ± for", f"{', '.join(QUANTITIES[name].short for name in alike)}: {_TOO_ALIKE}"
     if server := _server(results.get("server") or {}):
         yield "server", server
     seed = record.metadata.get("seed")
     if seed is not None:
         yield "seed", f"{seed}; --seed {seed} sends the same requests again"
+
+
+#: Reason for which a latency has no interval, and what gives it one.
+_TOO_ALIKE = (
+    f"fewer than {BATCHES} independent stretches, as in a long queue: too correlated to tell; a "
+    "longer run, or repeats, would"
+)
 
 
 def _per_s(results: ResultFields, name: str) -> str:

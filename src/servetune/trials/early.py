@@ -24,6 +24,7 @@ from servetune.metrics.intervals import (
     percentile_interval,
     rate_interval,
     ratio_interval,
+    stretches_of,
 )
 from servetune.metrics.latency import gaps_of
 from servetune.trials.budget import Budget
@@ -177,14 +178,15 @@ def _interval_of(
         interval = rate_interval(columns.end_s, rate(columns), from_s, until_s, LEVEL)
         return (interval.low, interval.high) if interval else (None, None)
     percent = _percent(constraint)
+    stretches = stretches_of(columns).get(constraint.metric)
     if constraint.metric == "itl":
         gaps = gaps_of(settled)
         if not len(gaps.seconds):
             return None, None
         interval = (
-            ratio_interval(gaps.sums_s, gaps.counts.astype(np.float64), LEVEL)
+            ratio_interval(gaps.sums_s, gaps.counts.astype(np.float64), LEVEL, stretches=stretches)
             if constraint.statistic == "mean"
-            else gap_percentile_interval(gaps, percent, LEVEL)
+            else gap_percentile_interval(gaps, percent, LEVEL, stretches=stretches)
             if percent is not None
             else None
         )
@@ -194,9 +196,9 @@ def _interval_of(
         if values_ms is None:
             return None, None
         interval = (
-            mean_interval(values_ms, LEVEL)
+            mean_interval(values_ms, LEVEL, stretches=stretches)
             if constraint.statistic == "mean"
-            else percentile_interval(values_ms, percent, LEVEL)
+            else percentile_interval(values_ms, percent, LEVEL, stretches=stretches)
             if percent is not None
             else None
         )
