@@ -720,10 +720,14 @@ def _curve(
         if load is None or not rate:
             continue
         if slow:
-            for limit in limits:
-                ends = interval_of(record.results, limit.metric, limit.statistic)
-                if ends is not None and ends[1] is not None:
-                    results[limit.field] = ends[1]
+            ends = {
+                limit.field: interval_of(record.results, limit.metric, limit.statistic)
+                for limit in limits
+            }
+            highs = {field: each[1] for field, each in ends.items() if each is not None}
+            if None in highs.values():  # nothing tells how slow it may be
+                continue
+            results |= highs
         if closed:
             levels.append(Level(users=load[1] / copies, rate_per_s=rate / copies, results=results))
             continue
