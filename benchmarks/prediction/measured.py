@@ -43,6 +43,13 @@ _REQUESTS = re.compile(
     r"(\d+) prompts,|prompts (\d+)|(\d+) Poisson arrivals|(\d+) fixed-length requests"
 )
 _MAX_CONCURRENCY = re.compile(r"max_concurrency (\d+)")
+#: Layouts of Argonne's runs on several devices, as the ends of notes name them -> columns.
+_LAYOUTS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "; EP": (("moe_ep", "4"),),
+    "; PP": (("pp", "tp"), ("tp", "1")),
+    "Pipeline (2) Parallelism": (("pp", "2"), ("tp", "2")),
+    "TP = 2 and PP = 2": (("pp", "2"), ("tp", "2")),
+}
 #: Length of runs whose notes give none: AccelMark's sustained ones, LLM-Pilot's.
 _RUN_S = {"accelmark": 900.0, "llmpilot": 120.0}
 
@@ -209,6 +216,11 @@ def stated(row: Mapping[str, str]) -> dict[str, str]:
         found["requests"] = str(max(1, round(_RUN_S[found["source"]] * float(rate))))
     if said := _MAX_CONCURRENCY.search(notes):
         found["max_concurrency"] = said[1]
+    for end, columns in _LAYOUTS.items():
+        if notes.endswith(end):
+            found |= {column: found.get(value, value) for column, value in columns}
+    if found.get("source") == "spark" and found["precision_weights"] == "bf16":
+        found["precision_weights"] = ""  # the name of its profile; what is published ran
     return found
 
 
