@@ -28,7 +28,7 @@ class DeploymentUnderLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Deployment that a load test is of.
 
     Attributes:
-        told: What the register will be told, without results.
+        told: Entry for the register, without results.
         in_service: Digest that the register had of its configuration as the load began.
     """
 
