@@ -1,7 +1,7 @@
 """`servetune compare` on a real engine, against itself and against engines slower by a known share.
 
     SERVETUNE_VLLM=.venv-vllm/bin/vllm python benchmarks/metrics/regression_gate_engine.py \
-        --model .cache/tiny-qwen3 [--runs 10] [--requests 120] [--out out/regression-gate]
+        --model .cache/tiny-qwen3 [--runs 7] [--requests 120] [--out out/regression-gate]
 
 Three servers of the same network on this machine, larger than the tiny model whose folder it has,
 so that the time is the engine's. One is the base; the others sleep after each step of the engine
@@ -183,7 +183,7 @@ class Server:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default=".cache/tiny-qwen3")
-    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--requests", type=int, default=120)
     parser.add_argument("--out", type=Path, default=Path("out/regression-gate"))
     given = parser.parse_args()
