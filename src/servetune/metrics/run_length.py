@@ -20,8 +20,8 @@ _CERTAIN = 30
 #: plans of five runs caught 75 to 84% of differences rather than 90% (`benchmarks/metrics`).
 _PAIRS_LEVEL, _RUNS_LEVEL = 0.8, 0.95
 #: Standard deviation from seed to seed of what a slower server does to a p99 of requests that come
-#: at times of their own, as a share of its mean: equal servers do not show it. 0.27 to 0.49 on six
-#: simulated loads of 500 and 1,000 requests, 0.00 to 0.14 where users wait for answers.
+#: at times of their own, as a share of its mean: equal servers do not show it. 0.28 to 0.49 on
+#: seven simulated loads of 500 and 1,000 requests, 0.00 to 0.14 where users wait for answers.
 _UNEVEN = 0.5
 
 
