@@ -4,6 +4,7 @@ python benchmarks/metrics/trust.py coverage   # how often intervals hold the tru
 python benchmarks/metrics/trust.py stopping   # the same at the stop that --until makes
 python benchmarks/metrics/trust.py overload   # when a queue is said to grow without end
 python benchmarks/metrics/trust.py knee [40]  # the same of simulated load, of so many runs
+python benchmarks/metrics/trust.py rates      # intervals of throughputs beside what runs differ by
 python benchmarks/metrics/trust.py cost       # seconds that the extras of a summary take
 """
 
@@ -21,12 +22,19 @@ from servetune.hardware import node
 from servetune.metrics import PrecisionTarget, Record, summarize
 from servetune.metrics.columns import columns_of
 from servetune.metrics.distribution import latency_intervals
-from servetune.metrics.intervals import bootstrap_interval, mean_interval, percentile_interval
+from servetune.metrics.intervals import (
+    bootstrap_interval,
+    mean_interval,
+    percentile_interval,
+    rate_interval,
+    throughput_intervals,
+)
 from servetune.metrics.latency import gaps_of
 from servetune.metrics.overload import saturation_of
 from servetune.metrics.precision import FIRST_CHECK
+from servetune.metrics.resampled import resampled_reaches
 from servetune.models import load_shape
-from servetune.perf.sim import simulate
+from servetune.perf.sim import RunOptions, simulate
 from servetune.plan import Plan
 from servetune.workload import workload_from_client_args
 
@@ -150,6 +158,75 @@ def knee():
             print(f"{name:36}{line}", flush=True)
 
 
+FIXED = {"dataset_name": "random"}
+#: Loads in view while the rules of rates were made, and loads named before they were first run.
+RATES = {
+    "fixed lengths, 64 users, 320 requests": {
+        **FIXED, "random_input_len": 128, "random_output_len": 48, "max_concurrency": 64,
+        "num_prompts": 320,
+    },
+    "fixed lengths, 16 users": {
+        **FIXED, "random_input_len": 1024, "random_output_len": 128, "max_concurrency": 16,
+        "num_prompts": 1000,
+    },
+    "chat, 1 user, 200 requests": {**CHAT, "max_concurrency": 1, "num_prompts": 200},
+    "chat, 16 users": {**CHAT, "max_concurrency": 16},
+    "chat, 64 users, 500 requests": {**CHAT, "max_concurrency": 64, "num_prompts": 500},
+    "random, 64 users": {**RANDOM, "max_concurrency": 64},
+    "multi_turn_chat, 10 users": {"workload": "multi_turn_chat", "num_prompts": 500},
+    "chat, 5 requests/s": {**CHAT, "request_rate": 5.0},
+    "judge: fixed lengths, 48 users": {
+        **FIXED, "random_input_len": 2048, "random_output_len": 64, "max_concurrency": 48,
+        "num_prompts": 480,
+    },
+    "judge: chat, 128 users": {**CHAT, "max_concurrency": 128},
+    "judge: random, 4 users, 100 requests": {**RANDOM, "max_concurrency": 4, "num_prompts": 100},
+    "judge: agent_tool_calling, 12 users": {
+        "workload": "agent_tool_calling", "num_prompts": 600, "max_concurrency": 12,
+    },
+    "judge: shared_system_prompt, 32 users": {
+        "workload": "shared_system_prompt", "num_prompts": 600, "max_concurrency": 32,
+    },
+    "judge: chat, 3.5 requests/s": {**CHAT, "request_rate": 3.5},
+}  # fmt: skip
+
+
+def rates_of(job):
+    """Logarithm of a run's throughput in output tokens, and the reaches of its intervals."""
+    args, seed = job
+    workload = workload_from_client_args({**args, "seed": seed}, model="Qwen/Qwen3-4B")
+    plan = Plan(model="Qwen/Qwen3-4B", max_model_len=16384)
+    shape = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
+    one_l4, options = node(gpu="L4", count=1), RunOptions(each_token=False)
+    made = simulate(plan, shape, one_l4, workload, options=options)
+    columns = columns_of(sorted(made.records, key=lambda each: each.due_s))
+    tokens, until_s = columns.output_tokens, made.duration_s
+    found = (
+        rate_interval(columns.end_s, tokens, 0.0, until_s),
+        throughput_intervals(columns, {"tokens": tokens}, 0.0, until_s)["tokens"],
+    )
+    rate = tokens.sum() / until_s
+    reaches = [each.half_width / rate for each in found]
+    reaches.append(resampled_reaches(made.records)["output_throughput"])
+    return math.log(rate), reaches
+
+
+def rates():
+    print("output tokens/s of 24 runs, in %: 1.96 standard deviations; the median half width and\n"
+          "the equal pairs told apart, by slices of time, of records, and of compare")  # fmt: skip
+    first, second = np.triu_indices(24, 1)
+    with ProcessPoolExecutor(2) as pool:
+        for name, args in RATES.items():
+            runs = list(pool.map(rates_of, [(args, seed) for seed in range(1, 25)]))
+            logs = np.array([log for log, _ in runs])
+            line = f"{name:40}{196 * logs.std(ddof=1):7.1f}"
+            apart = np.abs(logs[first] - logs[second])
+            for reach in np.array([reaches for _, reaches in runs]).T:
+                told = (apart > np.hypot(reach[first], reach[second])).mean()
+                line += f"{100 * np.median(reach):8.1f}{100 * told:5.1f}"
+            print(line, flush=True)
+
+
 def record(index, due_s, times_s):
     return Record(
         index=index,
@@ -254,4 +331,4 @@ def cost():
 
 
 if __name__ == "__main__":
-    {f.__name__: f for f in (coverage, stopping, overload, knee, cost)}[sys.argv[1]]()
+    {f.__name__: f for f in (coverage, stopping, overload, knee, rates, cost)}[sys.argv[1]]()

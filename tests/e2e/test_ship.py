@@ -22,7 +22,7 @@ from ship_kit import (
 
 from servetune.store import read_journal
 
-CONCURRENCY, REQUESTS, OUTPUT_TOKENS = 64, 160, 48
+CONCURRENCY, REQUESTS, OUTPUT_TOKENS = 64, 320, 24
 #: A machine that does other things meanwhile is no other server; a batch of 32 instead of 128 is.
 TOLERANCE = ("--tolerance", "0.4")
 

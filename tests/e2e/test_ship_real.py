@@ -58,9 +58,7 @@ def test_what_vllm_did_here_is_what_it_does_there_unless_a_setting_is_lost(
     with Fleet(double, folder, program=program) as fleet:
         container = fleet.start(ENDPOINT)
         assert "--max-num-seqs=16" in container.command
-        same = proved(shell, model, tmp_path / "same")
-        if verdict(same) == "worse":  # two cores that others use, too: once more
-            same = proved(shell, model, tmp_path / "again")
+        same = proved(shell, model, tmp_path / "same", UNSTEADY)
     # Such a processor may be too unsteady to tell; what is lost below is told all the same.
     assert verdict(same) in {"same", "close", "better", "unknown"}
     assert not any("max_num_seqs" in line for line in same["differences"])

@@ -47,7 +47,7 @@ def test_the_same_run_reproduces_itself():
     }
     assert compared.reproduced
     assert not compared.missed
-    assert compared.words == "reproduced"
+    assert compared.words == ("reproduced; too few independent requests to compare p99 TTFT (+0%)")
 
 
 def test_intervals_that_overlap_are_the_same_and_others_have_a_direction():
@@ -132,6 +132,17 @@ def test_another_load_is_no_comparison(changed, words):
     assert compared.missed
     assert not compared.reproduced
     assert not compared.concluded
+
+
+def test_runs_that_tell_of_no_rate_or_latency_are_not_called_reproduced():
+    vague = {**BASE, "intervals": {"mean_ttft_ms": [1.0, 1000.0]}}
+    compared = compare_with_baseline(vague, {**vague, "mean_ttft_ms": 150.0})
+    assert verdicts(compared)["error_rate"] == "same"
+    assert not compared.reproduced
+    assert not compared.concluded
+    assert not compared.missed  # nor is it shown to be missed
+    assert compared.words.startswith("cannot tell whether it is reproduced: too few")
+    assert "mean TTFT (+50%)" in compared.words
 
 
 def test_nothing_in_common_is_a_miss():

@@ -4,8 +4,8 @@ Neighbouring requests share the same batch and the same queue, so they are not i
 and an interval that treats them as such is too narrow. Values come in the order in which they
 were due, and every method works on batches of neighbours:
 
-- means (and rates, as means over time slices) by batch means: the means of 20 batches (10
-  where 20 are still correlated) are nearly independent, so Student's t applies;
+- means (and rates, as means over time slices or by Little's law) by batch means: the means of 20
+  batches (10 where 20 are still correlated) are nearly independent, so Student's t applies;
 - percentiles by order statistics: batch means give the standard error of the share of values
   below the percentile, and the values at the ends of that share's interval are the ends of
   the percentile's. A block bootstrap was tried instead: it covered the true percentile no
@@ -25,7 +25,7 @@ a 99th percentile.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import NormalDist
 
 import msgspec
@@ -56,6 +56,8 @@ _SHORTEST_S = 1e-9
 _EQUAL = 1 + 1e-9
 #: Variance up to which values are all the same.
 _NO_SPREAD = 1e-18
+#: Requests in flight on average, over the most at any time, from which on a load is a closed loop.
+_CLOSED = 0.9
 #: Time slices whose rates are the values of a throughput's interval.
 SLICES = 20
 
@@ -126,6 +128,10 @@ def rate_interval(
 ) -> Interval | None:
     """Interval of an amount per second, as the mean over equal slices of time.
 
+    Slices of users who go in step may hold the same amount each. The two ends of the time still cut
+    what is counted at any point between two parts, so the error is at least that of a part's size
+    at either end, evenly distributed: size / sqrt(6).
+
     Args:
         at_s: Time of each part, all between `from_s` and `until_s`.
         amounts: Size of each part; `None` where each counts as one.
@@ -139,8 +145,81 @@ def rate_interval(
     places = np.clip(((at_s - from_s) / slice_s).astype(np.int64), 0, SLICES - 1)
     rates = np.bincount(places, amounts, minlength=SLICES) / slice_s
     error, batches = _ratio_error(rates - rates.mean(), np.ones(SLICES))
+    largest = 1.0 if amounts is None else float(amounts.max())
+    error = max(error, largest / math.sqrt(6) / (until_s - from_s))
     reach = student_t(0.5 + level / 2, batches - 1) * error
     return Interval(float(rates.mean()) - reach, float(rates.mean()) + reach, level, "batch means")
+
+
+def throughput_intervals(
+    answered: Columns,
+    amounts: Mapping[str, FloatArray | IntArray],
+    from_s: float,
+    until_s: float,
+    level: float = LEVEL,
+) -> dict[str, Interval]:
+    """Intervals of amounts per second of answered requests, the narrower one of two ways.
+
+    Both hold at least as often as they should: slices of time (`rate_interval`) are wide where the
+    requests of a batch end together, and the way of a closed loop (`closed_loop_reaches`) is not
+    known of other loads.
+
+    Args:
+        answered: Answered requests in order of time.
+        amounts: Amount of each request by name, such as its output tokens; all count at its end.
+        from_s: Start of the time.
+        until_s: End of the time.
+        level: Share of runs whose interval should contain the true value.
+    """
+    reaches = closed_loop_reaches(answered, amounts, level)
+    found = {}
+    for name, amount in amounts.items():
+        interval = rate_interval(answered.end_s, amount, from_s, until_s, level)
+        if interval is not None and name in reaches:
+            rate = float(amount.sum()) / (until_s - from_s)
+            reach = min(reaches[name] * rate, interval.half_width)
+            interval = Interval(rate - reach, rate + reach, level, interval.method)
+        if interval is not None:
+            found[name] = interval
+    return found
+
+
+def closed_loop_reaches(
+    answered: Columns, amounts: Mapping[str, FloatArray | IntArray], level: float = LEVEL
+) -> dict[str, float]:
+    """Half width of the interval of each throughput over the throughput, of a closed loop.
+
+    By Little's law a rate is the requests in flight times an amount per second of a request's time,
+    so its error is that of this ratio, by batch means, however the ends of requests coincide.
+    Requests that were due before the first answer had ended are left out: they begin together in
+    every run of the load. What share of the users' time goes unused as the run ends is chance as
+    well, evenly distributed from half of what it is to half as much again. Nothing is found of
+    another load: where, up to the last start, fewer are in flight on average than 90% of the most.
+
+    Args:
+        answered: Answered requests in order of time.
+        amounts: Amount of each request by name.
+        level: Share of runs whose interval should contain the true value.
+    """
+    if len(answered) < LEAST_VALUES:
+        return {}
+    starts_s, ends_s = np.sort(answered.due_s), np.sort(answered.end_s)
+    ended = np.searchsorted(ends_s, starts_s, side="right")
+    users = int((np.arange(1, len(starts_s) + 1) - ended).max())
+    before_last_s = np.minimum(answered.end_s, starts_s[-1]) - answered.due_s
+    if before_last_s.sum() < _CLOSED * users * (starts_s[-1] - starts_s[0]):
+        return {}
+    unused = 1 - float(answered.e2e_s.sum()) / (users * float(ends_s[-1] - starts_s[0]))
+    at_end = NormalDist().inv_cdf(0.5 + level / 2) * unused / math.sqrt(12)
+    later = answered.due_s >= ends_s[0]
+    reaches = {}
+    for name, amount in amounts.items():
+        counts = amount[later].astype(np.float64)
+        each = ratio_interval(answered.e2e_s[later], counts, level)
+        if each is not None:
+            ratio = float(answered.e2e_s[later].sum() / counts.sum())
+            reaches[name] = math.hypot(each.half_width / ratio, at_end)
+    return reaches
 
 
 def percentile_interval(

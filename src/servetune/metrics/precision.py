@@ -23,9 +23,9 @@ from servetune.metrics.columns import Columns, columns_of, known
 from servetune.metrics.intervals import (
     Interval,
     gap_percentile_interval,
-    rate_interval,
     ratio_interval,
     stretches_of,
+    throughput_intervals,
 )
 from servetune.metrics.latency import Gaps, gaps_of
 from servetune.metrics.record import Record
@@ -181,4 +181,6 @@ def _rate(metric: str, columns: Columns) -> tuple[Interval | None, float | None]
     if not until_s > from_s:
         return None, None
     value = float(amounts.sum()) / (until_s - from_s)
-    return rate_interval(columns.end_s, amounts, from_s, until_s, LEVEL), value
+    return throughput_intervals(columns, {metric: amounts}, from_s, until_s, LEVEL).get(
+        metric
+    ), value

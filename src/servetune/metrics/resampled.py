@@ -6,12 +6,15 @@ of requests (half as many where neighbours are still correlated), and SciPy's bo
 stretches. Its standard error is widened for the few blocks, and Student's t gives the ends.
 
 Rates are over equal slices of time between the ramp-up and the drain of the run: these are the same
-in every run of a load, so they add nothing to what differs between two.
+in every run of a load, so they add nothing to what differs between two. In closed loop that of
+Little's law is used where it is narrower (`intervals.closed_loop_reaches`).
 
-A percentile with fewer than `LEAST_BEYOND` values beyond it has no interval. Nor has a metric whose
-requests are alike for so long, as in a long queue, that the run holds fewer independent stretches
-than blocks (`intervals.correlated_latencies`): the blocks are then alike as well, and intervals of
-them called a tenth of equal runs different (`benchmarks/metrics/regression_gate.py`).
+A percentile with fewer than `LEAST_BEYOND` values beyond it has no interval. Where the requests are
+alike for so long, as in a long queue, that the run holds fewer independent stretches of a latency
+than blocks (`intervals.stretches_of`), the blocks are alike as well, and intervals of them called a
+tenth of equal runs different (`benchmarks/metrics/regression_gate.py`). Its mean and median then
+have the wide interval of so few independent values, of their logarithms, which leaves out only what
+differs many times over; its other percentiles have none.
 """
 
 from __future__ import annotations
@@ -21,9 +24,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from servetune.metrics.columns import Columns, FloatArray, IntArray, columns_of
+from servetune.metrics.columns import Columns, FloatArray, IntArray, columns_of, known
 from servetune.metrics.differences import LEAST_REACH, LEVEL, scipy_part, t_quantile
-from servetune.metrics.intervals import MOST_CORRELATION, correlated_latencies
+from servetune.metrics.intervals import (
+    BATCHES,
+    MOST_CORRELATION,
+    UNSEEN,
+    closed_loop_reaches,
+    stretches_of,
+)
 from servetune.metrics.latency import gaps_of
 from servetune.metrics.record import Record
 from servetune.metrics.slo import field_of
@@ -37,6 +46,8 @@ LEAST_REQUESTS = 5 * BLOCKS
 DRAWS = 400
 #: Values of a metric that are kept: every so many-th of more, as gaps between tokens.
 _MOST_VALUES = 5_000
+#: Time as which 0 counts where logarithms are taken.
+_SHORTEST_S = 1e-9
 _PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 
 #: Number of times that each block was drawn, shape (draws, blocks).
@@ -54,8 +65,8 @@ def resampled_reaches(records: Sequence[Record], *, seed: int = 0) -> dict[str, 
 
     Returns:
         Reach by result field: the interval of a value goes from `value * exp(-reach)` to
-        `value * exp(reach)`. It is infinite of metrics of which the run holds too few independent
-        stretches. Metrics of too few requests are absent.
+        `value * exp(reach)`. It is infinite of a percentile of a latency of which the run holds too
+        few independent stretches. Metrics of too few requests are absent.
 
     Raises:
         InputError: SciPy is not installed.
@@ -63,37 +74,60 @@ def resampled_reaches(records: Sequence[Record], *, seed: int = 0) -> dict[str, 
     answered = sorted((r for r in records if r.outcome == "ok"), key=lambda record: record.due_s)
     if len(answered) < LEAST_REQUESTS:
         return {}
-    return {
-        field: reach
-        for field, blocks, statistic in _statistics(answered, columns_of(answered))
-        if (reach := _reach(blocks, statistic, seed) if blocks else math.inf) is not None
+    columns = columns_of(answered)
+    few = _reaches_of_few(columns)
+    reaches = {
+        field: few[field] if field in few else _reach(blocks, statistic, seed)
+        for field, blocks, statistic in _statistics(answered, columns)
     }
+    for name, reach in closed_loop_reaches(columns, _rated(columns), LEVEL).items():
+        reaches[name] = min(reach, reaches[name] or math.inf)
+    return {field: reach for field, reach in reaches.items() if reach is not None}
+
+
+def _rated(columns: Columns) -> dict[str, FloatArray | IntArray]:
+    """Amount of each request of which the rate is compared."""
+    return {
+        "request_throughput": np.ones(len(columns)),
+        "output_throughput": columns.output_tokens,
+    }
+
+
+def _reaches_of_few(columns: Columns) -> dict[str, float | None]:
+    """Reaches of latencies of which the run holds fewer than `BATCHES` independent stretches."""
+    values_s = {"ttft": columns.ttft_s, "tpot": columns.tpot_s, "e2e_latency": columns.e2e_s}
+    values_s["itl"] = values_s["tpot"]  # gaps are alike as their requests are
+    reaches: dict[str, float | None] = {}
+    for metric, stretches in stretches_of(columns).items():
+        if stretches < BATCHES:
+            logarithms = np.log(np.maximum(known(values_s[metric]), _SHORTEST_S))
+            error = float(logarithms.std()) * math.sqrt((1 + UNSEEN / stretches) / stretches)
+            reach = t_quantile(0.5 + LEVEL / 2, max(stretches - 1, 1)) * error
+            central = dict.fromkeys(("mean", "median"), reach if error > LEAST_REACH else None)
+            others = dict.fromkeys((f"p{percent:g}" for percent in _PERCENTILES), math.inf)
+            for statistic, of_statistic in {**others, **central}.items():
+                reaches[field_of(metric, statistic)] = of_statistic
+    return reaches
 
 
 def _statistics(
     answered: Sequence[Record], columns: Columns
 ) -> Iterator[tuple[str, int, _OfCounts]]:
-    """Field, number of blocks (0: too few are independent) and statistic of each metric."""
-    for name, amounts in (
-        ("request_throughput", np.ones(len(columns))),
-        ("output_throughput", columns.output_tokens),
-    ):
+    """Field, number of blocks and statistic of each metric."""
+    for name, amounts in _rated(columns).items():
         slices = _slices(columns, amounts)
         yield name, len(slices), _mean_of(slices, np.ones(len(slices)))
     gaps = gaps_of(answered)
     owners = np.repeat(np.arange(len(answered)), gaps.counts)
     own = np.arange(len(answered))
-    alike = correlated_latencies(columns)
     for metric, values_s, of in (
         ("ttft", columns.ttft_s, own),
         ("tpot", columns.tpot_s, own),
         ("e2e_latency", columns.e2e_s, own),
         ("itl", gaps.seconds, owners),
     ):
-        known = ~np.isnan(values_s)
-        values_ms = values_s[known] * MS_PER_S
-        for field, blocks, statistic in _latency(metric, values_ms, of[known], len(answered)):
-            yield field, 0 if metric in alike else blocks, statistic
+        timed = ~np.isnan(values_s)
+        yield from _latency(metric, values_s[timed] * MS_PER_S, of[timed], len(answered))
 
 
 def _latency(
@@ -117,7 +151,7 @@ def _latency(
             yield field_of(metric, statistic), blocks, quantile
 
 
-def _slices(columns: Columns, amounts: FloatArray) -> FloatArray:
+def _slices(columns: Columns, amounts: FloatArray | IntArray) -> FloatArray:
     """Amount of each slice of time; the ramp-up and the drain, a slice each, are left out."""
     slices = BLOCKS + 2
     from_s, until_s = float(columns.due_s.min()), float(columns.end_s.max())

@@ -21,7 +21,7 @@ from servetune.metrics.distribution import (
     latency_intervals,
     statistics,
 )
-from servetune.metrics.intervals import correlated_latencies, rate_interval
+from servetune.metrics.intervals import correlated_latencies, throughput_intervals
 from servetune.metrics.latency import arrivals_of, gaps_between, gaps_of
 from servetune.metrics.lengths import RequestedLengths, arrived, token_check, wrong_lengths
 from servetune.metrics.record import Record
@@ -190,13 +190,13 @@ def _distributions(run: RunRecords) -> JsonObject:
 
 
 def _rate_intervals(run: RunRecords) -> dict[str, list[float | None]]:
-    """Confidence intervals of rates over the whole run, by batch means of equal time slices.
+    """Confidence intervals of rates over the whole run.
 
     An answer counts at its end, with all its tokens, so the ramp-up and the drain of the run
-    widen these intervals.
+    widen those by slices of time.
     """
     answered, good = run.answered, run.good()
-    amounts: dict[str, FloatArray] = {
+    amounts: dict[str, FloatArray | IntArray] = {
         "request_throughput": np.ones(len(answered)),
         "input_throughput": answered.input_tokens,
         "output_throughput": answered.output_tokens,
@@ -204,11 +204,8 @@ def _rate_intervals(run: RunRecords) -> dict[str, list[float | None]]:
     }
     if good is not None:
         amounts["goodput"] = good.astype(np.float64)
-    found = {
-        name: rate_interval(answered.end_s, amount, 0.0, run.duration_s)
-        for name, amount in amounts.items()
-    }
-    return {name: interval.ends for name, interval in found.items() if interval is not None}
+    found = throughput_intervals(answered, amounts, 0.0, run.duration_s)
+    return {name: interval.ends for name, interval in found.items()}
 
 
 def _rate(amount: float, duration_s: float) -> float | None:

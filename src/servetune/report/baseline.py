@@ -2,9 +2,10 @@
 
 The rows are those of `servetune compare` for one run a side (`report.changes`): worse or better
 where the interval of the difference leaves none out and it is above the tolerance, the same where
-that interval holds none and no difference of 10%, unknown otherwise. A record without intervals
-gets a band of the tolerance instead. Intervals cover the variation within a run, not between days,
-so a difference below the tolerance is called close, not worse, however narrow the intervals.
+that interval holds none and no difference of 10% (of the tolerance, if that is more), unknown
+otherwise. A record without intervals gets a band of 5% instead. Intervals cover the variation
+within a run, not between days, so a difference below the tolerance is called close, not worse,
+however narrow the intervals.
 """
 
 from __future__ import annotations
@@ -46,40 +47,50 @@ class BaselineComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reproduced(self) -> bool:
-        """Whether every conclusive row is the same or close, under the same load."""
-        judged = [row.verdict for row in self.rows if row.verdict != "unknown"]
-        return bool(judged) and set(judged) <= {"same", "close"} and not self.unlike
+        """Whether every conclusive row is the same or close, a rate or latency among them."""
+        judged = {row.verdict for row in self.rows if row.verdict != "unknown"}
+        return self.concluded and judged <= {"same", "close"}
 
     @property
     def concluded(self) -> bool:
-        """Whether anything was compared under the same load, whatever came of it."""
-        return not self.unlike and any(row.verdict != "unknown" for row in self.rows)
+        """Whether a rate or a latency was compared under the same load, whatever came of it."""
+        return not self.unlike and any(row.verdict != "unknown" for row in self._speeds)
 
     @property
     def missed(self) -> bool:
-        """Whether the baseline was missed, or reaching it was not shown."""
-        return self.regressed or not self.concluded
+        """Whether the baseline was missed, or the two runs have no rate or latency in common."""
+        return self.regressed or bool(self.unlike) or not self._speeds
+
+    @property
+    def _speeds(self) -> list[MetricChange]:
+        """Rows of rates and latencies that both runs have."""
+        return [
+            row
+            for row in self.rows
+            if row.quantity != "error_rate" and row.change_fraction is not None
+        ]
 
     @property
     def words(self) -> str:
         """Verdict as a sentence."""
         if self.unlike:
             return f"not comparable: {'; '.join(self.unlike)}"
-        worse = [row.name for row in self.rows if row.verdict == "worse"]
-        better = [row.name for row in self.rows if row.verdict == "better"]
-        if worse:
-            return f"not reproduced: {', '.join(worse)} {'is' if len(worse) == 1 else 'are'} worse"
-        if better:
-            return (
-                f"not reproduced: {', '.join(better)} {'is' if len(better) == 1 else 'are'} better"
-            )
-        if not self.reproduced:
+        for verdict in ("worse", "better"):
+            names = [row.name for row in self.rows if row.verdict == verdict]
+            if names:
+                are = "is" if len(names) == 1 else "are"
+                return f"not reproduced: {', '.join(names)} {are} {verdict}"
+        if not self._speeds:
             return "nothing can be compared"
         unknown = [
-            row.name for row in self.rows if row.verdict == "unknown" and row.change_fraction
+            f"{row.name} ({row.change_fraction:+.0%})"
+            for row in self._speeds
+            if row.verdict == "unknown"
         ]
-        doubt = f"; too few independent requests to compare {', '.join(unknown)}" if unknown else ""
-        return f"reproduced{doubt}"
+        doubt = f"too few independent requests to compare {', '.join(unknown)}"
+        if not self.reproduced:
+            return f"cannot tell whether it is reproduced: {doubt}; a longer run would tell"
+        return f"reproduced; {doubt}" if unknown else "reproduced"
 
     def to_json(self) -> JsonObject:
         """JSON form in a trial record."""
@@ -108,7 +119,7 @@ def compare_with_baseline(
     was, is_now = (
         run if isinstance(run, RunResults) else RunResults(results=run) for run in (before, now)
     )
-    rows = changes([was], [is_now], band=tolerance)
+    rows = changes([was], [is_now], band=min(tolerance, TOLERANCE))
     return BaselineComparison(
         rows=tuple(judged(rows, [tolerance] * len(rows))),
         unlike=tuple(unlike(was.results, is_now.results)),

@@ -29,7 +29,8 @@ from servetune.report.quantities import QUANTITIES, quantity_value, shown
 
 #: Relative difference that is treated as noise where a side has one run.
 TOLERANCE = 0.05
-#: Largest relative difference that an interval around none may hold to be called the same.
+#: Largest relative difference, a larger tolerance aside, that an interval around none may hold to
+#: be called the same.
 SAME = 0.1
 #: The same for the share of failed requests, as a difference of the shares.
 SAME_SHARE = 0.05
@@ -78,14 +79,14 @@ class RunResults(msgspec.Struct, frozen=True, kw_only=True):
         return RunFigure(value, self._ends(quantity, statistic, value, band))
 
     def _ends(self, quantity: str, statistic: str, value: float, band: float | None) -> Ends:
-        alike = self.results.get("correlated")
-        if isinstance(alike, list) and quantity in alike:
-            return None, None
         if self.reaches:
             rate = "output_throughput" if quantity == "cost_per_million_tokens" else quantity
             reach = self.reaches.get(field_of(rate, statistic))
             if reach is not None:
                 return _around(value, reach) if math.isfinite(reach) else (None, None)
+        alike = self.results.get("correlated")
+        if isinstance(alike, list) and quantity in alike:
+            return None, None
         ends = interval_of(self.results, quantity, statistic)
         if ends is not None:
             return ends
@@ -238,7 +239,7 @@ def _verdict(
         return "close" if abs(difference.scaled(change)) <= noise else "unknown"
     if low is None or high is None or low > 0 or high < 0:
         return "unknown"
-    most = difference.scaled(SAME_SHARE if difference.absolute else SAME)
+    most = difference.scaled(SAME_SHARE if difference.absolute else max(SAME, tolerance))
     return "same" if max(-difference.scaled(low), difference.scaled(high)) <= most else "unknown"
 
 

@@ -644,7 +644,8 @@ def _notes(
             yield (
                 f"neighbouring requests of a run are alike in {', '.join(alike)} for so long, as "
                 f"in a long queue, that it holds fewer than {BLOCKS} independent stretches: one "
-                "run a side cannot tell; make runs longer, or repeat them"
+                "run a side tells a mean or median many times as long and no more; make runs "
+                "longer, or repeat them"
             )
     every = [run.record for side in sides for half in side for run in half]
     foreign = [record.servetune_schema is None for record in every]
@@ -675,10 +676,10 @@ def _notes(
 
 def _is_too_alike(latency: str, runs: Sequence[ComparedRun]) -> bool:
     """Whether the requests of a run are too much alike in a latency to tell its doubt."""
-    field = field_of(latency)
+    fields = [field_of(latency, statistic) for statistic in ("p90", "p99")]
     return any(
         latency in (run.record.results.correlated or ())
-        or math.isinf((run.reaches or {}).get(field, 0.0))
+        or any(math.isinf((run.reaches or {}).get(field, 0.0)) for field in fields)
         for run in runs
     )
 
