@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import httptools
 import msgspec
 
-from servetune.simserver.limits import Limits, Occupancy
+from servetune.simserver.limits import LINGER_S, Limits, Occupancy
 
 _MARK = b"x-servetune-simulated: 1\r\nserver: servetune-simulated\r\n"
 
@@ -56,7 +56,8 @@ class Connection(asyncio.Protocol):
     """Implements `answers.ResponseWriter`; httptools calls its `on_*` methods while it is fed.
 
     A client that sends its next request before the last is answered waits its turn, and so does
-    the refusal of what it sends beyond a limit. After a refusal nothing more is read.
+    the refusal of what it sends beyond a limit. After a refusal what comes is thrown away: a
+    connection that is closed with unread bytes is reset, and the client loses the refusal.
     """
 
     def __init__(self, site: RequestHandler, occupancy: Occupancy) -> None:
@@ -68,7 +69,7 @@ class Connection(asyncio.Protocol):
         self._since_s = 0.0  # when the current wait for the client began
         self._is_new = True
         self._in_head = self._in_message = False
-        self._refused = self._full = False
+        self._refused = self._full = self._is_told = False
         self._head_bytes = self._arriving_bytes = self._held_bytes = 0
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
@@ -77,6 +78,7 @@ class Connection(asyncio.Protocol):
         self._waiting: deque[_Turn] = deque()
         self._answering = False
         self._keep_alive = True
+        self._lingers = False  # whether the client is left to end the connection
 
     # what comes
 
@@ -85,7 +87,10 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._wait_from_now()
         if not self._site.opened(self):
-            self._refuse(_Refused(503, "the server has as many connections as it takes"))
+            # It is closed at once: there is no room to wait for its client.
+            self._refuse(
+                _Refused(503, "the server has as many connections as it takes"), lingers=False
+            )
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -222,6 +227,9 @@ class Connection(asyncio.Protocol):
         if transport.is_closing():
             if waited_s > limits.request_s:  # its last answer is not read
                 transport.abort()
+        elif self._is_told:
+            if waited_s > LINGER_S:
+                transport.close()
         elif self._is_busy:
             if self._full and not self._answering and waited_s > limits.request_s:
                 transport.abort()
@@ -235,8 +243,8 @@ class Connection(asyncio.Protocol):
     def _wait_from_now(self) -> None:
         self._since_s = asyncio.get_running_loop().time()
 
-    def _refuse(self, refused: _Refused) -> None:
-        self._refused = True
+    def _refuse(self, refused: _Refused, *, lingers: bool = True) -> None:
+        self._refused, self._lingers = True, lingers
         self._in_head = self._in_message = False
         self._body = bytearray()
         self._release_arriving()
@@ -316,7 +324,11 @@ class Connection(asyncio.Protocol):
         self._wait_from_now()
         if not self._keep_alive:
             if self._transport is not None:
-                self._transport.close()
+                if self._lingers and self._transport.can_write_eof():
+                    self._is_told = True
+                    self._transport.write_eof()
+                else:
+                    self._transport.close()
             return
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._next)

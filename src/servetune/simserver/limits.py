@@ -12,6 +12,9 @@ from servetune.units import GIB, MIB
 SWEEP_S = 1.0
 """Interval at which connections are looked over for time-outs."""
 
+LINGER_S = 1.0
+"""Time that a client has to end the connection after it was refused, while it still sends."""
+
 SPARE_FILES = 64
 """Open files that are no client's: logs, the event loop, a tokenizer."""
 
