@@ -7,7 +7,7 @@ import pytest
 
 from servetune.workload import Constant, Gamma, MarkovBursts, Piecewise, Poisson
 from servetune.workload.arrivals import Modulated
-from servetune.workload.fit_arrivals import _with_spread, fit_arrivals
+from servetune.workload.fit_arrivals import _hidden_states, _with_spread, fit_arrivals
 
 
 def sample(law, count, seed=5):
@@ -52,6 +52,25 @@ def test_bursts_have_their_rates_and_how_long_they_last():
     mean = found.mean_rate_per_s(1000)
     rates = found.rates_per_s if isinstance(found, MarkovBursts) else np.array(found.factors) * mean
     assert max(rates) == pytest.approx(40, rel=0.15)
+
+
+@pytest.mark.parametrize("states", [3, 4])
+def test_states_of_a_rate_that_is_huge_or_nothing_are_numbers(states):
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(6000 * (rng.random(3000) < 0.15))
+    factors, chances = _hidden_states(counts, np.full(3000, counts.mean()), states)
+    assert np.isfinite(factors).all()
+    assert np.allclose(chances.sum(axis=1), 1)
+
+
+def test_short_bursts_on_a_rate_that_moves_are_told_from_its_steps():
+    steps = ((2400.0, 0.5), (1500.0, 0.25), (600.0, 0.7))
+    law = Modulated(steps=steps, factors=(0.6, 1.9), dwell_s=(40.0, 18.0))
+    found = fit_arrivals(sample(law, 20_000)).law
+    assert isinstance(found, Modulated)
+    assert found.factors == pytest.approx(law.factors, rel=0.1)
+    assert found.dwell_s == pytest.approx(law.dwell_s, rel=0.25)
+    assert len(found.steps) > 12  # three each in ten rounds of the steps
 
 
 def test_states_that_lie_too_near_are_spread_to_the_variance_of_the_counts():

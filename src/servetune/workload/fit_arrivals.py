@@ -36,10 +36,12 @@ _MOST_STEPS, _MOST_BINS = 48, 288
 #: Price of a change of rate, in logarithms of the bins: where bursts are to explain the rest, and
 #: where they do not; and the misfit that the cheaper ones must remove.
 _PRICE, _LOW_PRICE, _LOW_PRICE_GAIN = 4.0, 1.5, 0.05
+#: Bins of the widest window whose changes of count are noise, where there are 48 such windows.
+_WIDEST = _MOST_BINS // 48
 #: Arrivals that a bin has at least.
 _BIN_ARRIVALS = 20
 #: Bins of counts that hidden states are fitted to, and rounds of that fit.
-_STATE_BINS, _ROUNDS = 6000, 40
+_STATE_BINS, _ROUNDS = 20_000, 40
 #: Scales of counts at which laws are compared, simulations of each law, and samples of the law
 #: without bursts, from which the log must stand out.
 _SCALES, _SIMULATIONS, _SAMPLES = 10, 4, 20
@@ -122,12 +124,17 @@ def _with_more_steps(best: Modulated, times: Times) -> Modulated:
     rate = (len(times) - 1) / span_s
     flat, clock = Piecewise(((span_s, rate),), repeat=True), times * rate
     misfit = _misfit(best, flat, clock)
-    steps = _steps(times, span_s, _LOW_PRICE)
-    if steps == best.steps or misfit <= _LOW_PRICE_GAIN:
-        return best
-    other = _best_law(Piecewise(steps, repeat=True), times)
-    gained = misfit - _misfit(other, flat, clock)
-    return other if gained > _LOW_PRICE_GAIN else best
+    tried = {best.steps}
+    for widest in (_WIDEST, 1):
+        steps = _steps(times, span_s, _LOW_PRICE, widest)
+        if misfit <= _LOW_PRICE_GAIN or steps in tried:
+            continue
+        tried.add(steps)
+        other = _best_law(Piecewise(steps, repeat=True), times)
+        left = _misfit(other, flat, clock)
+        if misfit - left > _LOW_PRICE_GAIN:
+            best, misfit = other, left
+    return best
 
 
 def _spread(times: Times, rate: float, rng: np.random.Generator) -> tuple[Times, list[str]]:
@@ -149,15 +156,24 @@ def _short(value: float) -> float:
 # Steps of the rate
 
 
-def _steps(times: Times, span_s: float, price: float) -> tuple[tuple[float, float], ...]:
-    """Steps of (seconds, rate): a change is taken where it explains more than noise and price."""
+def _steps(
+    times: Times, span_s: float, price: float, widest: int = _WIDEST
+) -> tuple[tuple[float, float], ...]:
+    """Steps of (seconds, rate): a change is taken where it explains more than noise and price.
+
+    Args:
+        times: Arrivals, from 0.
+        span_s: Time of the last.
+        price: Price of a change, in logarithms of the bins.
+        widest: Bins of the widest window in which what changes to the next is noise.
+    """
     count = len(times)
     bins = min(_MOST_BINS, count // _BIN_ARRIVALS)
     alone = ((_short(span_s), _short((count - 1) / span_s)),)
     if bins < 4:
         return alone
     counts = np.histogram(times, bins, (0.0, span_s))[0].astype(float)
-    ends = _divided(counts, _noise(counts), price * math.log(bins))
+    ends = _divided(counts, _noise(counts, widest), price * math.log(bins))
     if len(ends) == 1:
         return alone
     width_s = span_s / bins
@@ -168,19 +184,20 @@ def _steps(times: Times, span_s: float, price: float) -> tuple[tuple[float, floa
     )
 
 
-def _noise(counts: Times) -> float:
+def _noise(counts: Times, widest: int) -> float:
     """Variance over mean of counts from one bin to the next: the largest over widths of bins.
 
     Bursts that last longer than a bin show at a larger width; a slow rate hardly changes from
     one bin to the next. It is one at least, that of Poisson's: smoother arrivals are no reason to
     find more steps.
     """
-    largest, merged = 1.0, counts
-    while len(merged) >= 48 or merged is counts:
+    largest, merged, width = 1.0, counts, 1
+    while width <= widest and (len(merged) >= 48 or width == 1):
         steps = np.diff(merged)
         largest = max(largest, float((steps**2).mean() / (2 * merged.mean())))
         half = len(merged) // 2
         merged = merged[: 2 * half].reshape(half, 2).sum(axis=1)
+        width *= 2
     return largest
 
 
@@ -275,31 +292,18 @@ def _hidden_states(counts: NDArray[np.int64], expected: Times, states: int) -> t
     chances = np.full((states, states), 0.05 / (states - 1))
     np.fill_diagonal(chances, 0.95)
     logs_of_counts = np.array([math.lgamma(n + 1) for n in range(int(counts.max()) + 1)])[counts]
-    bins = len(counts)
     start = np.full(states, 1 / states)
     for _ in range(_ROUNDS):
         rates = factors[None, :] * expected[:, None]
         logs = counts[:, None] * np.log(np.maximum(rates, 1e-12)) - rates - logs_of_counts[:, None]
         likely = np.exp(logs - logs.max(axis=1, keepdims=True)) + 1e-300
-        forward = np.empty((bins, states))
-        scale = np.empty(bins)
-        row = start * likely[0]
-        for i in range(bins):
-            if i:
-                row = (row @ chances) * likely[i]
-            scale[i] = row.sum()
-            row = row / scale[i]
-            forward[i] = row
-        backward = np.ones((bins, states))
-        row = np.ones(states)
-        for i in range(bins - 2, -1, -1):
-            row = chances @ (likely[i + 1] * row) / scale[i + 1]
-            backward[i] = row
-        held = forward * backward
+        forward = _chain(chances, likely, start)
+        # Backwards, what a bin says comes before the move into it.
+        later = _chain(chances.T, likely[::-1], np.ones(states))[::-1]
+        held = forward * (later / likely)  # each factor is as small as floats go
         held /= held.sum(axis=1, keepdims=True)
-        moved = (forward[:-1, :, None] * chances[None]) * (
-            (likely[1:] * backward[1:])[:, None, :] / scale[1:, None, None]
-        )
+        moved = forward[:-1, :, None] * chances[None] * later[1:, None, :]
+        moved /= moved.sum(axis=(1, 2), keepdims=True)
         chances = moved.sum(axis=0)
         chances = np.maximum(chances / chances.sum(axis=1, keepdims=True), 1e-9)
         chances /= chances.sum(axis=1, keepdims=True)
@@ -310,6 +314,35 @@ def _hidden_states(counts: NDArray[np.int64], expected: Times, states: int) -> t
             break
     order = np.argsort(factors)
     return factors[order], chances[np.ix_(order, order)]
+
+
+def _chain(chances: Times, likely: Times, start: Times) -> Times:
+    """Rows of sum one: start * likely[0], then each the one before it @ chances * likely[i].
+
+    Stretches of the chain are multiplied side by side, from each state in which they may begin, and
+    then each from the row in which the one before it ends.
+    """
+    count, states = len(likely) - 1, likely.shape[1]
+    length = math.isqrt(count) + 1
+    padded = np.ones((length * (count // length + 1), states))
+    padded[:count] = likely[1:]
+    bins = padded.reshape(-1, length, states).transpose(1, 0, 2)
+    moves = np.broadcast_to(np.eye(states), (bins.shape[1], states, states))
+    for each in bins:
+        moves = (moves @ chances) * each[:, None, :]
+        moves = moves / moves.sum(axis=(1, 2), keepdims=True)
+    row = start * likely[0]
+    begins = [row / row.sum()]
+    for move in moves[:-1]:
+        row = begins[-1] @ move
+        begins.append(row / row.sum())
+    rows, ends = [], np.array(begins)
+    for each in bins:
+        ends = (ends @ chances) * each
+        ends = ends / ends.sum(axis=1, keepdims=True)
+        rows.append(ends)
+    whole = np.array(rows).transpose(1, 0, 2).reshape(-1, states)[:count]
+    return np.concatenate([begins[0][None], whole])
 
 
 def _smoothed(ratio: Times) -> Times:

@@ -24,6 +24,7 @@ from servetune.errors import InputError
 from servetune.units import MS_PER_S, counted
 from servetune.workload.fit_arrivals import fit_arrivals
 from servetune.workload.laws import Always, ByInput, Empirical, Law, Table
+from servetune.workload.log_turns import turns_before
 from servetune.workload.parts import Node, Part, Prefix, Sessions
 from servetune.workload.request_log import Hashes, LoggedRequest, RequestLog
 from servetune.workload.traces import HASHED_TOKENS
@@ -57,12 +58,8 @@ _ROOT = -1
 _SPEED_TURNS, _SPEED_ERROR, _SPEEDS_PER_S = 200, 0.25, (8.0, 500.0)
 #: Share of a log's time that a pause has at most without being told.
 _MOST_PAUSE = 0.5
-#: Share of first prompts without a full block of their own from which it is told.
-_MOST_WITHOUT_BLOCK = 0.05
 #: Seconds by which an answer may end after the next turn's time: clocks of whole seconds.
 _CLOCK_S = 1.0
-#: Seconds after which a question is no longer an answer's next turn.
-_MOST_THINK_S = 6 * 3600.0
 
 
 class FittedWorkload(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +105,7 @@ def fit_workload(
         raise InputError(
             f"all requests of {log.name} have the same time", hint="their times must be those sent"
         )
-    before = _followed(requests)
+    before, guessed = turns_before(requests)
     requests, late = _without_late_ends(requests, before)
     read_per_s = answer_tokens_per_s(requests, before) if tokens_per_s is None else None
     speed_per_s = tokens_per_s or read_per_s or TOKENS_PER_S
@@ -138,8 +135,7 @@ def fit_workload(
             f"{speed_per_s:.3g} tokens per second"
             + (", by which later turns come later after longer ones" if read_per_s else "")
         )
-    if several:
-        notes += _without_own_block(requests, [chat[0].request for chat in chats])
+    notes += guessed
     return FittedWorkload(
         workload=workload,
         requests=len(requests),
@@ -271,94 +267,6 @@ def _slope(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float
     slope = float(centred @ y) / spread
     left = y - y.mean() - slope * centred
     return slope, math.sqrt(float(left @ left) / max(1, len(x) - 2) / spread)
-
-
-def _followed(requests: Sequence[LoggedRequest]) -> dict[int, int]:
-    """Request that each later turn continues: by messages, by the log's names, or by blocks."""
-    before: dict[int, int] = {}
-    by_prompt: dict[int, int] = {}
-    by_session: dict[int, int] = {}
-    by_block: dict[int, int] = {}
-    growing = _growing_blocks(requests)
-    for i, request in enumerate(requests):
-        found = None
-        if request.session is not None:
-            found = by_session.get(request.session)
-        elif request.whole is not None:
-            # Taken out when it is found: a second answer to one question begins anew.
-            found = next(
-                (by_prompt.pop(each) for each in reversed(request.borders) if each in by_prompt),
-                None,
-            )
-        elif len(request.hashes):
-            found = _by_blocks(request, requests, by_block)
-        if found is not None and not _continues(requests[found], request):
-            found = None
-        if found is not None:
-            before[i] = found
-        if request.session is not None:
-            by_session[request.session] = i
-        elif request.whole is not None:
-            by_prompt[request.whole] = i
-        elif len(request.hashes) and int(request.hashes[-1]) in growing:
-            by_block[int(request.hashes[-1])] = i
-    return before
-
-
-def _growing_blocks(requests: Sequence[LoggedRequest]) -> set[int]:
-    """Blocks that are one conversation's: prompts that end in them grow by the answers between.
-
-    Many prompts of all lengths end in the last block of a shared beginning.
-    """
-    latest: dict[int, LoggedRequest] = {}
-    mixed: set[int] = set()
-    for request in requests:
-        if len(request.hashes):
-            block = int(request.hashes[-1])
-            last = latest.get(block)
-            if last and request.input_tokens <= last.input_tokens + last.output_tokens:
-                mixed.add(block)
-            latest[block] = request
-    return latest.keys() - mixed
-
-
-def _without_own_block(
-    requests: Sequence[LoggedRequest], first: Sequence[LoggedRequest]
-) -> list[str]:
-    """First prompts that later turns cannot be told to continue, where they are many."""
-    growing = _growing_blocks(requests)
-    ends = [
-        each.hashes[-1:].tolist()
-        for each in first
-        if each.block_tokens >= HASHED_TOKENS and each.session is None
-    ]
-    share = sum(not end or end[0] not in growing for end in ends) / len(first)
-    if share < _MOST_WITHOUT_BLOCK:
-        return []
-    told = (
-        f"{share:.0%} of first prompts have no block of {HASHED_TOKENS} tokens to themselves: "
-        "turns that follow them count as conversations of their own"
-    )
-    return [told]
-
-
-def _by_blocks(
-    request: LoggedRequest, requests: Sequence[LoggedRequest], by_block: dict[int, int]
-) -> int | None:
-    """Request whose last full block is in this one, and which has room for its answer."""
-    for block in request.hashes[::-1].tolist():
-        earlier = by_block.get(block)
-        if earlier is not None:
-            last = requests[earlier]
-            if request.input_tokens > last.input_tokens + last.output_tokens:
-                return by_block.pop(block)
-    return None
-
-
-def _continues(last: LoggedRequest, request: LoggedRequest) -> bool:
-    """Whether a request can be the next turn: it is longer, and comes within hours."""
-    longer = request.input_tokens > last.input_tokens
-    return longer and request.at_s - last.at_s <= _MOST_THINK_S
 
 
 # Shared beginnings
