@@ -175,19 +175,28 @@ RATES = {
     "random, 64 users": {**RANDOM, "max_concurrency": 64},
     "multi_turn_chat, 10 users": {"workload": "multi_turn_chat", "num_prompts": 500},
     "chat, 5 requests/s": {**CHAT, "request_rate": 5.0},
-    "judge: fixed lengths, 48 users": {
+    "chat, 2 users, 100 requests": {**CHAT, "max_concurrency": 2, "num_prompts": 100},
+    "chat, 4 users, 100 requests": {**CHAT, "max_concurrency": 4, "num_prompts": 100},
+    "random, 8 users, 100 requests": {**RANDOM, "max_concurrency": 8, "num_prompts": 100},
+    "fixed lengths, 48 users, 480 requests": {
         **FIXED, "random_input_len": 2048, "random_output_len": 64, "max_concurrency": 48,
         "num_prompts": 480,
     },
-    "judge: chat, 128 users": {**CHAT, "max_concurrency": 128},
-    "judge: random, 4 users, 100 requests": {**RANDOM, "max_concurrency": 4, "num_prompts": 100},
-    "judge: agent_tool_calling, 12 users": {
+    "chat, 128 users": {**CHAT, "max_concurrency": 128},
+    "random, 4 users, 100 requests": {**RANDOM, "max_concurrency": 4, "num_prompts": 100},
+    "agent_tool_calling, 12 users": {
         "workload": "agent_tool_calling", "num_prompts": 600, "max_concurrency": 12,
     },
-    "judge: shared_system_prompt, 32 users": {
+    "shared_system_prompt, 32 users": {
         "workload": "shared_system_prompt", "num_prompts": 600, "max_concurrency": 32,
     },
-    "judge: chat, 3.5 requests/s": {**CHAT, "request_rate": 3.5},
+    "chat, 3.5 requests/s": {**CHAT, "request_rate": 3.5},
+    "judge: chat, 6 users, 200 requests": {**CHAT, "max_concurrency": 6, "num_prompts": 200},
+    "judge: random, 12 users, 150 requests": {**RANDOM, "max_concurrency": 12, "num_prompts": 150},
+    "judge: chat, 32 users, 300 requests": {**CHAT, "max_concurrency": 32, "num_prompts": 300},
+    "judge: rag_document_qa, 3 users": {
+        "workload": "rag_document_qa", "num_prompts": 150, "max_concurrency": 3,
+    },
 }  # fmt: skip
 
 

@@ -6,7 +6,8 @@ from array import array
 import numpy as np
 import pytest
 
-from servetune.metrics.intervals import independent_stretches
+from servetune.metrics.columns import columns_of
+from servetune.metrics.intervals import closed_loop_reaches, independent_stretches
 from servetune.metrics.record import Record
 from servetune.metrics.resampled import resampled_reaches
 from servetune.metrics.summary import summarize
@@ -111,3 +112,53 @@ def test_a_steady_rate_is_known_well_and_equal_requests_give_equal_reaches():
     assert reaches["output_throughput"] < 0.01
     assert reaches == resampled_reaches(records)
     assert "mean_itl_ms" not in reaches  # every gap is 10 ms: nothing tells of its doubt
+
+
+def in_step(waves, users=12, wave_s=0.2):
+    """Users who all begin and end together, with a tiny difference from wave to wave."""
+    records = []
+    for wave in range(waves):
+        for user in range(users):
+            due_s, end_s = wave * wave_s, (wave + 1) * wave_s
+            records.append(
+                Record(
+                    index=wave * users + user,
+                    input_tokens=10,
+                    output_tokens=32,
+                    due_s=due_s,
+                    sent_s=due_s,
+                    end_s=end_s,
+                    chunk_times_s=array("d", np.linspace(due_s + 0.05, end_s, 32)),
+                )
+            )
+    return records
+
+
+def test_throughput_of_users_in_step_is_known_well():
+    records = in_step(10)
+    low, high = summarize(records, duration_s=2.0)["intervals"]["output_throughput"]
+    assert low == pytest.approx(1920, rel=0.05)
+    assert high == pytest.approx(1920, rel=0.05)
+    assert low < 1920 < high
+    assert resampled_reaches(records)["output_throughput"] < 0.05
+
+
+def test_an_open_loop_is_no_closed_one():
+    records = run(np.random.default_rng(3))
+    assert closed_loop_reaches(columns_of(records), {"n": np.ones(1000)}) == {}
+
+
+def test_requests_that_take_no_time_have_no_throughput_by_them():
+    records = [
+        Record(
+            index=i,
+            input_tokens=1,
+            output_tokens=5,
+            due_s=float(i),
+            sent_s=float(i),
+            end_s=float(i),
+        )
+        for i in range(150)
+    ]
+    assert closed_loop_reaches(columns_of(records), {"n": np.ones(150)}) == {}
+    resampled_reaches(records)  # does not divide by zero

@@ -145,6 +145,18 @@ def test_runs_that_tell_of_no_rate_or_latency_are_not_called_reproduced():
     assert "mean TTFT (+50%)" in compared.words
 
 
+def test_more_failures_alone_are_a_regression_that_was_told():
+    vague = {**BASE, "intervals": {"mean_ttft_ms": [1.0, 1000.0]}}
+    compared = compare_with_baseline(vague, {**vague, "completed": 40, "failed": 60,
+                                             "total_input_tokens": 20480,
+                                             "total_output_tokens": 2560})  # fmt: skip
+    assert compared.words == "not reproduced: Errors is worse"
+    assert compared.concluded
+    assert not compared.reproduced
+    gone = compare_with_baseline(BASE, {"completed": 0, "failed": 100, "max_concurrency": 32})
+    assert gone.regressed
+
+
 def test_nothing_in_common_is_a_miss():
     compared = compare_with_baseline({}, BASE)
     assert compared.words == "nothing can be compared"

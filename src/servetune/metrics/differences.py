@@ -164,8 +164,8 @@ def difference_of_shares(base: tuple[int, int] | None, new: tuple[int, int] | No
         wilson_interval(share, count[1], _REACH)
         for share, count in ((was, known[0]), (now, known[1]))
     )
-    low = math.hypot(now - now_low, was_high - was)
-    high = math.hypot(now_high - now, was - was_low)
+    low = max(math.hypot(now - now_low, was_high - was), _LEAST_ERROR)
+    high = max(math.hypot(now_high - now, was - was_low), _LEAST_ERROR)
     return Difference(
         base=was,
         new=now,

@@ -56,6 +56,8 @@ _SHORTEST_S = 1e-9
 _EQUAL = 1 + 1e-9
 #: Variance up to which values are all the same.
 _NO_SPREAD = 1e-18
+#: Standard deviation of what is evenly distributed, over its width.
+_EVEN = 1 / math.sqrt(12)
 #: Requests in flight on average, over the most at any time, from which on a load is a closed loop.
 _CLOSED = 0.9
 #: Time slices whose rates are the values of a throughput's interval.
@@ -128,9 +130,9 @@ def rate_interval(
 ) -> Interval | None:
     """Interval of an amount per second, as the mean over equal slices of time.
 
-    Slices of users who go in step may hold the same amount each. The two ends of the time still cut
-    what is counted at any point between two parts, so the error is at least that of a part's size
-    at either end, evenly distributed: size / sqrt(6).
+    Slices of users who go in step may hold the same amount each. A part at the start or the end may
+    still fall just inside the time or just outside, so the error is at least that of a part's size
+    at both ends, evenly distributed: size / sqrt(6).
 
     Args:
         at_s: Time of each part, all between `from_s` and `until_s`.
@@ -160,9 +162,8 @@ def throughput_intervals(
 ) -> dict[str, Interval]:
     """Intervals of amounts per second of answered requests, the narrower one of two ways.
 
-    Both hold at least as often as they should: slices of time (`rate_interval`) are wide where the
-    requests of a batch end together, and the way of a closed loop (`closed_loop_reaches`) is not
-    known of other loads.
+    Slices of time (`rate_interval`) are far too wide where the requests of a batch end together;
+    the way of a closed loop (`closed_loop_reaches`) is not for other loads.
 
     Args:
         answered: Answered requests in order of time.
@@ -193,8 +194,9 @@ def closed_loop_reaches(
     so its error is that of this ratio, by batch means, however the ends of requests coincide.
     Requests that were due before the first answer had ended are left out: they begin together in
     every run of the load. What share of the users' time goes unused as the run ends is chance as
-    well, evenly distributed from half of what it is to half as much again. Nothing is found of
-    another load: where, up to the last start, fewer are in flight on average than 90% of the most.
+    well, and differs by as much of it as end-to-end latencies do of their mean, or as so many
+    users' mean. Nothing is found where, up to the last start, fewer requests are in flight on
+    average than 90% of the most.
 
     Args:
         answered: Answered requests in order of time.
@@ -206,18 +208,24 @@ def closed_loop_reaches(
     starts_s, ends_s = np.sort(answered.due_s), np.sort(answered.end_s)
     ended = np.searchsorted(ends_s, starts_s, side="right")
     users = int((np.arange(1, len(starts_s) + 1) - ended).max())
+    if users < 1 or not starts_s[-1] > starts_s[0]:
+        return {}
     before_last_s = np.minimum(answered.end_s, starts_s[-1]) - answered.due_s
     if before_last_s.sum() < _CLOSED * users * (starts_s[-1] - starts_s[0]):
         return {}
     unused = 1 - float(answered.e2e_s.sum()) / (users * float(ends_s[-1] - starts_s[0]))
-    at_end = NormalDist().inv_cdf(0.5 + level / 2) * unused / math.sqrt(12)
+    varying = min(float(answered.e2e_s.std() / answered.e2e_s.mean()), 1.0)
+    # Of one user, what goes unused is the time between requests, which is alike in every run.
+    differs = max(_EVEN, 1 / math.sqrt(users), varying) if users > 1 else _EVEN
+    at_end = NormalDist().inv_cdf(0.5 + level / 2) * differs * unused
     later = answered.due_s >= ends_s[0]
     reaches = {}
     for name, amount in amounts.items():
         counts = amount[later].astype(np.float64)
         each = ratio_interval(answered.e2e_s[later], counts, level)
-        if each is not None:
-            ratio = float(answered.e2e_s[later].sum() / counts.sum())
+        taken_s = float(answered.e2e_s[later].sum())
+        if each is not None and taken_s > 0:
+            ratio = taken_s / float(counts.sum())
             reaches[name] = math.hypot(each.half_width / ratio, at_end)
     return reaches
 

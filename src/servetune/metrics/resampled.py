@@ -94,7 +94,10 @@ def _rated(columns: Columns) -> dict[str, FloatArray | IntArray]:
 
 
 def _reaches_of_few(columns: Columns) -> dict[str, float | None]:
-    """Reaches of latencies of which the run holds fewer than `BATCHES` independent stretches."""
+    """Reaches of latencies of which the run holds fewer than `BATCHES` independent stretches.
+
+    Values are spread as in the whole run, its start included.
+    """
     values_s = {"ttft": columns.ttft_s, "tpot": columns.tpot_s, "e2e_latency": columns.e2e_s}
     values_s["itl"] = values_s["tpot"]  # gaps are alike as their requests are
     reaches: dict[str, float | None] = {}

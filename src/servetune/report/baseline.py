@@ -3,9 +3,9 @@
 The rows are those of `servetune compare` for one run a side (`report.changes`): worse or better
 where the interval of the difference leaves none out and it is above the tolerance, the same where
 that interval holds none and no difference of 10% (of the tolerance, if that is more), unknown
-otherwise. A record without intervals gets a band of 5% instead. Intervals cover the variation
-within a run, not between days, so a difference below the tolerance is called close, not worse,
-however narrow the intervals.
+otherwise. A record without intervals gets a band of the tolerance, 5% at most. Intervals cover the
+variation within a run, not between days, so a difference below the tolerance is called close, not
+worse, however narrow the intervals.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ class BaselineComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def concluded(self) -> bool:
-        """Whether a rate or a latency was compared under the same load, whatever came of it."""
-        return not self.unlike and any(row.verdict != "unknown" for row in self._speeds)
+        """Whether the load is the same, and something worse or a rate or latency compared."""
+        told = any(row.verdict != "unknown" for row in self._speeds)
+        return not self.unlike and (told or self.regressed)
 
     @property
     def missed(self) -> bool:
@@ -63,7 +64,7 @@ class BaselineComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _speeds(self) -> list[MetricChange]:
-        """Rows of rates and latencies that both runs have."""
+        """Rows of what both runs have, but the share of failed requests."""
         return [
             row
             for row in self.rows
@@ -85,7 +86,7 @@ class BaselineComparison(msgspec.Struct, frozen=True, kw_only=True):
         unknown = [
             f"{row.name} ({row.change_fraction:+.0%})"
             for row in self._speeds
-            if row.verdict == "unknown"
+            if row.verdict == "unknown" and (row.change_fraction or row.now_ends)
         ]
         doubt = f"too few independent requests to compare {', '.join(unknown)}"
         if not self.reproduced:
@@ -119,7 +120,7 @@ def compare_with_baseline(
     was, is_now = (
         run if isinstance(run, RunResults) else RunResults(results=run) for run in (before, now)
     )
-    rows = changes([was], [is_now], band=min(tolerance, TOLERANCE))
+    rows = changes([was], [is_now], band=tolerance)
     return BaselineComparison(
         rows=tuple(judged(rows, [tolerance] * len(rows))),
         unlike=tuple(unlike(was.results, is_now.results)),

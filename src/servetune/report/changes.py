@@ -29,8 +29,8 @@ from servetune.report.quantities import QUANTITIES, quantity_value, shown
 
 #: Relative difference that is treated as noise where a side has one run.
 TOLERANCE = 0.05
-#: Largest relative difference, a larger tolerance aside, that an interval around none may hold to
-#: be called the same.
+#: Largest relative difference that an interval around none may hold to be called the same. A larger
+#: tolerance takes its place.
 SAME = 0.1
 #: The same for the share of failed requests, as a difference of the shares.
 SAME_SHARE = 0.05
@@ -71,7 +71,8 @@ class RunResults(msgspec.Struct, frozen=True, kw_only=True):
         Args:
             quantity: Quantity.
             statistic: Statistic of it.
-            band: Relative half width of a mean or median where the run has no interval at all.
+            band: Relative half width of a mean or median where the run has no interval at all, up
+                to `TOLERANCE`.
         """
         value = quantity_value(self.results, quantity, statistic)
         if value is None:
@@ -92,7 +93,8 @@ class RunResults(msgspec.Struct, frozen=True, kw_only=True):
             return ends
         unmeasured = self.reaches is None and not self.results.get("intervals")
         if band is not None and unmeasured and statistic in ("mean", "median"):
-            return value * (1 - band), value * (1 + band)
+            half = min(band, TOLERANCE)
+            return value * (1 - half), value * (1 + half)
         return None, None
 
 

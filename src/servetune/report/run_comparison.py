@@ -626,6 +626,7 @@ def _notes(
     single = [side for side in sides if len(side[0]) + len(side[1]) - 2 < LEAST_FREEDOM]
     if single:
         noise = TOLERANCE if tolerance is None else tolerance
+        band = min(noise, TOLERANCE)
         yield (
             "one run a side shows nothing of what differs from run to run: differences up to "
             f"{noise:.1%} count as noise; repeat both, in turn"
@@ -634,7 +635,7 @@ def _notes(
         without = [run for run in runs if run.reaches is None]
         if any(run.record.results.intervals is None for run in without):
             yield (
-                f"a record has no sampling intervals: ±{noise:.1%} is assumed of means and "
+                f"a record has no sampling intervals: ±{band:.1%} is assumed of means and "
                 "medians, and tails cannot be told"
             )
         elif without:
@@ -644,8 +645,8 @@ def _notes(
             yield (
                 f"neighbouring requests of a run are alike in {', '.join(alike)} for so long, as "
                 f"in a long queue, that it holds fewer than {BLOCKS} independent stretches: one "
-                "run a side tells a mean or median many times as long and no more; make runs "
-                "longer, or repeat them"
+                "run a side tells no more than a mean or median many times as long, and that "
+                "by its requests; make runs longer, or repeat them"
             )
     every = [run.record for side in sides for half in side for run in half]
     foreign = [record.servetune_schema is None for record in every]

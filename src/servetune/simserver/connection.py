@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from http import HTTPStatus
 from typing import NamedTuple, Protocol
@@ -10,7 +11,7 @@ from typing import NamedTuple, Protocol
 import httptools
 import msgspec
 
-from servetune.simserver.limits import LINGER_S, Limits, Occupancy
+from servetune.simserver.limits import LINGER_BYTES, LINGER_S, Limits, Occupancy
 
 _MARK = b"x-servetune-simulated: 1\r\nserver: servetune-simulated\r\n"
 
@@ -56,8 +57,9 @@ class Connection(asyncio.Protocol):
     """Implements `answers.ResponseWriter`; httptools calls its `on_*` methods while it is fed.
 
     A client that sends its next request before the last is answered waits its turn, and so does
-    the refusal of what it sends beyond a limit. After a refusal what comes is thrown away: a
-    connection that is closed with unread bytes is reset, and the client loses the refusal.
+    the refusal of what it sends beyond a limit. After a refusal what comes is thrown away, up to
+    `LINGER_S` and `LINGER_BYTES`: a connection that is closed with unread bytes is reset, and the
+    refusal lost.
     """
 
     def __init__(self, site: RequestHandler, occupancy: Occupancy) -> None:
@@ -70,7 +72,7 @@ class Connection(asyncio.Protocol):
         self._is_new = True
         self._in_head = self._in_message = False
         self._refused = self._full = self._is_told = False
-        self._head_bytes = self._arriving_bytes = self._held_bytes = 0
+        self._head_bytes = self._arriving_bytes = self._held_bytes = self._thrown_bytes = 0
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._body = bytearray()
@@ -101,6 +103,11 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         in_head, in_message = self._in_head, self._in_message
         byte_count = len(data)
+        if self._is_told:
+            self._thrown_bytes += byte_count
+            if self._thrown_bytes > LINGER_BYTES and self._transport is not None:
+                self._transport.close()
+            return
         try:
             while data and not self._refused:
                 data = self._feed(data)
@@ -326,7 +333,8 @@ class Connection(asyncio.Protocol):
             if self._transport is not None:
                 if self._lingers and self._transport.can_write_eof():
                     self._is_told = True
-                    self._transport.write_eof()
+                    with contextlib.suppress(OSError):  # the client has gone
+                        self._transport.write_eof()
                 else:
                     self._transport.close()
             return

@@ -13,7 +13,10 @@ SWEEP_S = 1.0
 """Interval at which connections are looked over for time-outs."""
 
 LINGER_S = 1.0
-"""Time that a client has to end the connection after it was refused, while it still sends."""
+"""Time for which the bytes of a client that was refused are still read and thrown away."""
+
+LINGER_BYTES = 1 * MIB
+"""Bytes of a client that was refused that are read and thrown away; after more it is cut off."""
 
 SPARE_FILES = 64
 """Open files that are no client's: logs, the event loop, a tokenizer."""
