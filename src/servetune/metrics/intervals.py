@@ -51,7 +51,7 @@ _LEAST_FREEDOM = 4
 #: Requests from which on it is known how long they are alike.
 _LEAST_CORRELATED = 5 * BATCHES
 #: Time as which 0 counts where logarithms are taken.
-_SHORTEST_S = 1e-9
+SHORTEST_S = 1e-9
 #: Factor up to which values count as equal.
 _EQUAL = 1 + 1e-9
 #: Variance up to which values are all the same.
@@ -358,7 +358,7 @@ def _too_few(stretches: float | None) -> bool:
 def _log_stretches(values_s: FloatArray) -> float:
     if len(values_s) < _LEAST_CORRELATED:
         return math.inf
-    return independent_stretches(np.log(np.maximum(values_s, _SHORTEST_S)))
+    return independent_stretches(np.log(np.maximum(values_s, SHORTEST_S)))
 
 
 def bootstrap_interval(

@@ -29,6 +29,7 @@ from servetune.metrics.differences import LEAST_REACH, LEVEL, scipy_part, t_quan
 from servetune.metrics.intervals import (
     BATCHES,
     MOST_CORRELATION,
+    SHORTEST_S,
     UNSEEN,
     closed_loop_reaches,
     stretches_of,
@@ -46,8 +47,6 @@ LEAST_REQUESTS = 5 * BLOCKS
 DRAWS = 400
 #: Values of a metric that are kept: every so many-th of more, as gaps between tokens.
 _MOST_VALUES = 5_000
-#: Time as which 0 counts where logarithms are taken.
-_SHORTEST_S = 1e-9
 _PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 
 #: Number of times that each block was drawn, shape (draws, blocks).
@@ -103,7 +102,7 @@ def _reaches_of_few(columns: Columns) -> dict[str, float | None]:
     reaches: dict[str, float | None] = {}
     for metric, stretches in stretches_of(columns).items():
         if stretches < BATCHES:
-            logarithms = np.log(np.maximum(known(values_s[metric]), _SHORTEST_S))
+            logarithms = np.log(np.maximum(known(values_s[metric]), SHORTEST_S))
             error = float(logarithms.std()) * math.sqrt((1 + UNSEEN / stretches) / stretches)
             reach = t_quantile(0.5 + LEVEL / 2, max(stretches - 1, 1)) * error
             central = dict.fromkeys(("mean", "median"), reach if error > LEAST_REACH else None)
