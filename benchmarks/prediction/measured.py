@@ -28,6 +28,7 @@ from servetune.perf.roofline.planned_runs import PlannedRun, run_formulas
 from servetune.perf.roofline.run_formulas import RunFormulas
 from servetune.perf.roofline.similarity import RunFeatures
 from servetune.plan import Plan
+from servetune.prediction.conventions import Convention, RowFacts, UnstatedSettings
 from servetune.prediction.inferencemax import unstated_settings
 from servetune.prediction.row_models import RowModels
 from servetune.prediction.rows import run_of
@@ -50,6 +51,15 @@ _LAYOUTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "Pipeline (2) Parallelism": (("pp", "2"), ("tp", "2")),
     "TP = 2 and PP = 2": (("pp", "2"), ("tp", "2")),
 }
+#: Columns that two rows of a file share only where one repeats the other. The eight devices of
+#: dstack's two copies are its four devices told again (`8xMi300x-throughput-quark-2fp8`).
+_FIGURES = (
+    "model", "gpu", "engine", "isl", "osl", "concurrency",
+    "ttft_ms", "tpot_ms", "e2e_ms", "output_tokens_per_s",
+)  # fmt: skip
+#: Share of memory by which the cache holds 91,680 tokens, the longest sequence that dstack's server
+#: with eight H100 took (`nvidia/8xh100` of its benchmarks).
+_DSTACK_SHARE = 0.825
 #: Length of runs whose notes give none: AccelMark's sustained ones, LLM-Pilot's.
 _RUN_S = {"accelmark": 900.0, "llmpilot": 120.0}
 
@@ -156,6 +166,7 @@ def read(data: Path, sources: Iterable[str] = ()) -> tuple[list[Measured], dict[
     for path in files:
         if path.stem not in wanted:
             continue
+        met: set[tuple[str, ...]] = set()
         with path.open(newline="") as file:
             rows = list(csv.DictReader(file))
         for row in rows:
@@ -165,9 +176,17 @@ def read(data: Path, sources: Iterable[str] = ()) -> tuple[list[Measured], dict[
             if row.get("mode") == "disagg":
                 refused[f"{path.stem}: prompts and answers on servers of their own"] += 1
                 continue
+            figures = tuple(row.get(name, "") for name in _FIGURES)
+            if figures in met:
+                refused[f"{path.stem}: repeats another row"] += 1
+                continue
+            met.add(figures)
             try:
-                convention = unstated_settings if path.stem == SILICON else None
-                kept.append((path.stem, row, run_of(stated(row), models.shape, convention)))
+                run = run_of(stated(row), models.shape, _CONVENTIONS.get(path.stem))
+                if _equal_prompts(path.stem, run):
+                    refused[f"{path.stem}: equal prompts, which choose the same experts"] += 1
+                    continue
+                kept.append((path.stem, row, run))
             except ServetuneError as error:
                 refused[f"{path.stem}: {error.message[:80]}"] += 1
     runs = [run for *_, run in kept]
@@ -191,6 +210,27 @@ def read(data: Path, sources: Iterable[str] = ()) -> tuple[list[Measured], dict[
         )
     ]
     return found, dict(refused.most_common())
+
+
+def _dstack_settings(row: RowFacts) -> UnstatedSettings:
+    """Settings of the commands in `comparison/h100sxm5_vs_mi300x` of dstack's benchmarks."""
+    if not row.model.endswith("-FP8") or row.architecture != "hopper":
+        return UnstatedSettings()
+    return UnstatedSettings(gpu_memory_fraction=_DSTACK_SHARE)
+
+
+_CONVENTIONS: Mapping[str, Convention] = {SILICON: unstated_settings, "dstack": _dstack_settings}
+
+
+def _equal_prompts(source: str, run: PlannedRun) -> bool:
+    """Whether a batch of a network with experts had one prompt again and again.
+
+    Argonne's scripts for TensorRT-LLM and DeepSpeed fill a batch with one text (`generate_input`
+    of its `run_power.py` and `pipeline.py`) and decode greedily, so that all choose the experts
+    that one would; under vLLM its prompts are random.
+    """
+    experts = any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in run.shape.layers)
+    return source == "argonne" and run.engine == "trtllm" and run.concurrency > 1 and experts
 
 
 def _place(features: RunFeatures, run: PlannedRun, storage: str) -> RunFeatures:
@@ -221,6 +261,8 @@ def stated(row: Mapping[str, str]) -> dict[str, str]:
             found |= {column: found.get(value, value) for column, value in columns}
     if found.get("source") == "spark" and found["precision_weights"] == "bf16":
         found["precision_weights"] = ""  # the name of its profile; what is published ran
+    if "checkpoint by amd" in notes:  # which is fp8 throughout, unlike Meta's
+        found["model"] = found["model"].removesuffix("-FP8")
     return found
 
 

@@ -42,8 +42,9 @@ class Era(msgspec.Struct, frozen=True, kw_only=True):
         years: Years that tables of measurements give in place of a release.
         apart: Whether kernels and host are others, so that what holds for present engines says
             nothing of them.
-        coefficients: Paths of `perf.roofline.Coefficients` to values that differ; on
-            silicon that is not NVIDIA's the fit's factors of the port come on top.
+        coefficients: Paths of `perf.roofline.Coefficients` to values that differ.
+        ported: The same on silicon that is not NVIDIA's, where the fit's factors of the port come
+            on top.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Era(msgspec.Struct, frozen=True, kw_only=True):
     years: tuple[int, ...] = ()
     apart: bool = False
     coefficients: Mapping[str, bool | int | float] = MappingProxyType({})
+    ported: Mapping[str, bool | int | float] = MappingProxyType({})
 
     def holds(self, version: str) -> bool:
         """Whether a release is of this era or an older one; a build without numbers is not."""

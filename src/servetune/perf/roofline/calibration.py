@@ -34,6 +34,7 @@ _STEP_FIELDS = (
     "device_factor",
     "host.step_s",
     "host.sequence_s",
+    "host.http_sequence_s",
     "host.other_sequence_s",
     "host.draft_sequence_s",
     "host.prompt_s",
@@ -48,7 +49,12 @@ _REQUEST_FIELDS = ("host.request_s", "host.prompt_token_s", "closed_loop.intake_
 LEARNED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "step": ("host.step_s", "launch.layer_s", "launch.experts_s"),
-        "sequence": ("host.sequence_s", "host.other_sequence_s", "host.draft_sequence_s"),
+        "sequence": (
+            "host.sequence_s",
+            "host.http_sequence_s",
+            "host.other_sequence_s",
+            "host.draft_sequence_s",
+        ),
         "device": ("device_factor",),
         "prompt": COMPUTE_SHARES,
         "request": ("host.request_s",),

@@ -65,6 +65,7 @@ CAUSES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "host.step_s",
             "host.rank_s",
             "host.sequence_s",
+            "host.http_sequence_s",
             "host.other_sequence_s",
             "host.draft_sequence_s",
             "launch.layer_s",

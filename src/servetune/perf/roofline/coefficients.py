@@ -155,6 +155,8 @@ class HostOverheads(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         rank_s: Part of that per doubling of tensor parallelism, where each rank has a host process
             of its own and all wait for the slowest.
         sequence_s: Part of that per running sequence [2-20 us].
+        http_sequence_s: Part of `sequence_s` that sends tokens over HTTP, where the engine's own
+            process does; static batches and lists that are worked off have none.
         other_sequence_s: Part of that per sequence of the other batches that a pipeline has in
             flight, where one loop goes through the sequences of all [0-5 us].
         prompt_s: Work of a step per prompt that it finishes [0-3 ms].
@@ -170,6 +172,7 @@ class HostOverheads(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     step_s: float = 1.0e-3
     rank_s: float = 0.0
     sequence_s: float = 5e-6
+    http_sequence_s: float = 0.0
     other_sequence_s: float = 0.0
     prompt_s: float = 0.3e-3
     draft_sequence_s: float = 20e-6
@@ -256,6 +259,8 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         name: Engine generation, silicon and source.
         device_factor: Factor on all time on the device; one engine's kernels against another's.
         link_factor: Factor on all time of exchanges between devices, within the former.
+        collective_s: Time of each all-reduce, all-gather and exchange beyond the link's law, which is
+            of kernels inside captured graphs.
     """
 
     name: str
@@ -269,6 +274,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     scheduling: SchedulingFacts = SchedulingFacts()
     device_factor: float = 1.0
     link_factor: float = 1.0
+    collective_s: float = 0.0
 
 
 _PARTS: Mapping[str, type[msgspec.Struct]] = {
@@ -286,6 +292,7 @@ PATHS = (
     *(f"{part}.{field}" for part, kind in _PARTS.items() for field in kind.__struct_fields__),
     "device_factor",
     "link_factor",
+    "collective_s",
 )
 #: Paths of shares of peaks that kernels reach: FLOP/s by number format, and memory bandwidth.
 COMPUTE_SHARES = tuple(path for path in PATHS if ".compute_fraction" in path)

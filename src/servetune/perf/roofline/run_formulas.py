@@ -225,7 +225,12 @@ class RunFormulas:
 
     def times_s(self, c: Mapping[str, Array]) -> RunTimes:
         """Means of every run under coefficients; see `RunTimes`."""
-        streamed = {**c, "host.stream_token_s": self._streams * c["host.stream_token_s"]}
+        unsent_s = (1 - self._streams) * c["host.http_sequence_s"]
+        streamed = {
+            **c,
+            "host.stream_token_s": self._streams * c["host.stream_token_s"],
+            "host.sequence_s": c["host.sequence_s"] - unsent_s,
+        }
         in_flight = np.clip(self.concurrency / self.copies * self._stages, 1.0, self._stages)
         laws = StepLaws(self._stack, streamed, in_flight)
         running, tau_s, before_s = self._balanced(laws)

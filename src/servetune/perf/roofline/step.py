@@ -12,7 +12,7 @@ from servetune.engines import engine
 from servetune.hardware.device import Device, Node
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.coefficients import Coefficients
-from servetune.perf.roofline.collectives import GATHER_SHARE, all_reduce_law
+from servetune.perf.roofline.collectives import GATHER_SHARE, Collective, all_reduce_law
 from servetune.perf.roofline.drafting import drafts_on_device, tokens_per_step
 from servetune.perf.roofline.factors import plan_coefficients
 from servetune.perf.roofline.operations import (
@@ -96,12 +96,12 @@ class StepLaw:
         self._attention_kernels_s += c.attention.index_s * sum(
             op.count for op in ops.attentions if op.indexing
         )
-        self._reduce = all_reduce_law(node.link, ops.tensor_parallel)
-        self._exchange = all_reduce_law(node.link, exchange_group(ops, plan))
+        self._reduce = self._collective(all_reduce_law(node.link, ops.tensor_parallel))
+        self._exchange = self._collective(all_reduce_law(node.link, exchange_group(ops, plan)))
         self._stages = plan.pipeline_parallel
         self._hand_overs = self._stages - 1
         self._batches: float | None = None
-        self._send = all_reduce_law(node.link, 2)
+        self._send = self._collective(all_reduce_law(node.link, 2))
         self._step_host_s = c.host.step_s + c.host.rank_s * math.log2(ops.tensor_parallel)
         self._graphs = not plan.enforce_eager
         self.tokens_each = 1 + (plan.draft_tokens or 0)
@@ -326,6 +326,10 @@ class StepLaw:
         compute_s = flops / line.flops_per_s
         memory_s = op.moved_bytes(tokens, self.ops.activation_bytes, touched) / line.bytes_per_s
         return op.count * (line.kernel_s + max(compute_s, memory_s))
+
+    def _collective(self, law: Collective) -> Collective:
+        """The law of a link under the engine's library."""
+        return Collective(law.latency_s + self.coefficients.collective_s, law.bytes_per_s)
 
     def _agreement_s(self, tokens: float, logit_rows: float) -> float:
         ops = self.ops

@@ -246,7 +246,8 @@ class StepLaws:
         )
         seconds = np.zeros_like(tokens)
         for name, count, sent_bytes in parts:
-            seconds += count * (flat[f"{name}_latency_s"] + flat[f"{name}_s_per_byte"] * sent_bytes)
+            latency_s = flat[f"{name}_latency_s"] + self.c["collective_s"]
+            seconds += count * (latency_s + flat[f"{name}_s_per_byte"] * sent_bytes)
         return np.asarray(self.c["link_factor"] * seconds)
 
 

@@ -55,7 +55,7 @@ def table_for(device: Device, engine: str = DEFAULT_ENGINE, version: str = "") -
     low, high = _B300_PEAKS
     if not facts.plain_experts and low < (device.fp4_flops or 0) / device.peak_flops("fp8") < high:
         table = _with_b300_fp4(table)
-    return _of_engine(table, engine, version)
+    return _of_engine(table, engine, version, ported=device.vendor != "NVIDIA")
 
 
 def architecture_of(device: Device) -> str:
@@ -115,7 +115,7 @@ def _with_b300_fp4(table: Coefficients) -> Coefficients:
 
 
 @functools.cache
-def _of_engine(table: Coefficients, engine: str, version: str) -> Coefficients:
+def _of_engine(table: Coefficients, engine: str, version: str, *, ported: bool) -> Coefficients:
     """Table with the differences of an engine, and of an earlier release of it."""
     facts = step_law_facts(engine)
     changes = dict(facts.coefficients)
@@ -125,4 +125,6 @@ def _of_engine(table: Coefficients, engine: str, version: str) -> Coefficients:
     era = facts.era_of(version)
     release = f"{facts.name}-{era.name}" if era else facts.name
     name = "/".join((release, *table.name.split("/")[1:]))
-    return changed(table, changes | dict(era.coefficients if era else {}), name=name)
+    if era:
+        changes |= dict(era.coefficients) | (dict(era.ported) if ported else {})
+    return changed(table, changes, name=name)
