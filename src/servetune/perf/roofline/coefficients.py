@@ -259,8 +259,8 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         name: Engine generation, silicon and source.
         device_factor: Factor on all time on the device; one engine's kernels against another's.
         link_factor: Factor on all time of exchanges between devices, within the former.
-        collective_s: Time of each all-reduce, all-gather and exchange beyond the link's law, which is
-            of kernels inside captured graphs.
+        collective_s: Time of each all-reduce, all-gather and exchange beyond the link's law, which
+            is of kernels inside captured graphs.
     """
 
     name: str
