@@ -226,7 +226,7 @@ def main() -> int:
     given = parser.parse_args()
     rows, refused = read(given.data)
     problem = Problem(rows)
-    values, sds = fitted(problem)
+    values, sds = fitted(problem, np.array([row.teaches for row in rows]))
     factors = [
         Factor(knob=knob, scope=scope, value=float(value), sd=float(sd))
         for (knob, scope), value, sd in zip(problem.scopes, values, sds, strict=True)

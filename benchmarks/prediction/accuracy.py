@@ -123,6 +123,7 @@ class Bench:
         self.read_by_fits = np.zeros(len(self.rows), dtype=bool)
         for numbers in groups.values():
             self.read_by_fits[rng.permutation(numbers)[:ROWS_IN_FIT]] = True
+        self.read_by_fits &= [row.teaches for row in self.rows]
 
     def fitted_without(self, out: np.ndarray) -> np.ndarray:
         """Values of the problem's factors from rows that are not left out."""

@@ -72,6 +72,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         precision: Storage of the weights in the row's words.
         place: Features by which its error is similar to others'; lengths are the nominal ones.
         misfit: Why the plan is said not to fit although it ran, if so.
+        teaches: Whether a fit may learn from it; not where its laboratory says that the silicon
+            lacked kernels for its checkpoint. It is judged all the same.
         tpot_ms: Time per token after the first.
         e2e_ms: Time of a request, or of a whole static batch.
         output_tokens_per_s: Rate of the whole run.
@@ -86,6 +88,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     place: RunFeatures
     kv_tokens: float
     misfit: str | None
+    teaches: bool
     ttft_ms: float
     tpot_ms: float
     e2e_ms: float
@@ -202,6 +205,8 @@ def read(data: Path, sources: Iterable[str] = ()) -> tuple[list[Measured], dict[
             place=_place(features, run, row["precision_weights"]),
             kv_tokens=float(kv_tokens),
             misfit=misfit,
+            # "Meta's version is not at all optimized for MI300X" (dstack's comparison).
+            teaches=not (row["gpu"] == "MI300X" and "checkpoint by meta" in row.get("notes", "")),
             **{name: _time(row, name) for name in ("ttft_ms", "tpot_ms", "e2e_ms")},
             output_tokens_per_s=_time(row, "output_tokens_per_s"),
         )
