@@ -167,10 +167,13 @@ def _features(
 ) -> RunFeatures:
     plan = run.plan
     copies = plan.replicas * (1 if plan.expert_parallel else plan.data_parallel)
+    weights = effective_quantization(run.shape.quantization, plan.quantization).name
+    asked = plan.kv_cache_dtype or "auto"
+    cache = run.shape.kv_cache_dtype if asked == "auto" else asked
     cached = moments.shared_tokens if plan.prefix_caching is not False else 0.0
     return RunFeatures(
         engine=run.engine or step_law_facts(plan.engine).name,
-        storage=effective_quantization(run.shape.quantization, plan.quantization).name,
+        storage=weights if cache == "auto" else f"{weights}, {cache} cache",
         devices=plan.devices_per_replica * plan.replicas // copies,
         concurrency=max(1.0, in_flight / copies),
         input_tokens=moments.input_tokens,

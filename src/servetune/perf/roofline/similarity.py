@@ -45,7 +45,8 @@ class RunFeatures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Features of a run among all runs of one model on one kind of device.
 
     Attributes:
-        storage: Storage of the weights as loaded, as in `NetworkShape.quantization`.
+        storage: Storage of the weights as loaded, as in `NetworkShape.quantization`, and of the
+            cache where it is another than the activations': kernels of attention differ by it.
         devices: Number of devices of one copy.
         concurrency: Users of one copy.
         cached_fraction: Share of the prompts' tokens that other prompts have computed.
