@@ -13,7 +13,7 @@ import csv
 import functools
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -68,7 +68,7 @@ _FIGURES = (
     "ttft_ms", "tpot_ms", "e2e_ms", "output_tokens_per_s",
 )  # fmt: skip
 #: Ratio of two measurements of one configuration from which neither is believed. Of 310 that were
-#: measured again three quarters agree within 5%; 27 differ by half or more, most of them three times.
+#: measured again three quarters agree within 5%; 27 differ by half or more, most by three times.
 _CONTRADICTION = 1.5
 #: Share of memory by which the cache holds 91,680 tokens, the longest sequence that dstack's server
 #: with eight H100 took (`nvidia/8xh100` of its benchmarks).
@@ -233,20 +233,23 @@ def read(data: Path, sources: Iterable[str] = ()) -> tuple[list[Measured], dict[
             kept, run_features(runs), misfits, loops.kv_tokens * 1.0, strict=True
         )
     ]
-    beyond = {_campaign(row) for row in found if row.tpot_ms < 1e3 * _least_gap_s(row)}
+    disbelieved = dict(_disbelieved(found))
+    refused.update(disbelieved.values())
+    return [row for row in found if row.id not in disbelieved], dict(refused.most_common())
+
+
+def _disbelieved(rows: Sequence[Measured]) -> Iterator[tuple[str, str]]:
+    """Names of rows that cannot be, or that another row of their configuration denies, and why."""
+    beyond = {_campaign(row) for row in rows if row.tpot_ms < 1e3 * _least_gap_s(row)}
     twice = collections.defaultdict(list)
-    for row in found:
+    for row in rows:
         twice[_configuration(row)].append(row.own_ms)
-    denied = {key for key, ms in twice.items() if max(ms) > _CONTRADICTION * min(ms)}
-    sound = []
-    for row in found:
+    for row in rows:
+        again = twice[_configuration(row)]
         if _campaign(row) in beyond:
-            refused[f"{row.source}: of a campaign with gaps that its memory does not allow"] += 1
-        elif _configuration(row) in denied:
-            refused[f"{row.source}: contradicted by another row of its configuration"] += 1
-        else:
-            sound.append(row)
-    return sound, dict(refused.most_common())
+            yield row.id, f"{row.source}: of a campaign with gaps that its memory does not allow"
+        elif max(again) > _CONTRADICTION * min(again):
+            yield row.id, f"{row.source}: contradicted by another row of its configuration"
 
 
 def _campaign(row: Measured) -> tuple[object, ...]:
