@@ -89,6 +89,30 @@ def test_another_storage_and_another_engine_learn_less() -> None:
     assert same > stored > engine > 0
 
 
+@pytest.mark.parametrize(
+    ("asked", "storage"),
+    [
+        (None, "none"),
+        ("auto", "none"),
+        ("bfloat16", "none"),
+        ("fp16", "none"),
+        ("fp8", "none, fp8 cache"),
+        ("fp8_e4m3", "none, fp8 cache"),
+    ],
+)
+def test_a_cache_is_told_by_its_type_whatever_spells_it(asked: str | None, storage: str) -> None:
+    shape = load_shape("meta-llama/Meta-Llama-3-8B", catalogue_first=True)
+    run = PlannedRun(
+        shape=shape,
+        node=node(gpu="H100", count=1),
+        plan=Plan(model=shape.name, kv_cache_dtype=asked),
+        lengths=LengthLaws.fixed(512, 128),
+        concurrency=8,
+        request_count=80,
+    )
+    assert run_features([run])[0].storage == storage
+
+
 def test_the_guess_is_the_textbook_one_where_nothing_is_an_outlier() -> None:
     """One anchor: covariance over variance, with the accident in the variance only."""
     quiet = msgspec.structs.replace(LIKENESS, accident=10.0)

@@ -30,7 +30,11 @@ from numpy.typing import NDArray
 from servetune.bundled import bundled
 from servetune.engines import step_law_facts
 from servetune.hardware.device import Link, Node
-from servetune.models.quantization import effective_quantization
+from servetune.models.quantization import (
+    cache_dtype_bytes,
+    canonical_cache_dtype,
+    effective_quantization,
+)
 from servetune.perf.roofline.coefficients import COMPUTE_SHARES, MEMORY_SHARES
 from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S
 from servetune.perf.roofline.drafting import acceptance_sd, shifted_acceptance
@@ -169,11 +173,15 @@ def _features(
     copies = plan.replicas * (1 if plan.expert_parallel else plan.data_parallel)
     weights = effective_quantization(run.shape.quantization, plan.quantization).name
     asked = plan.kv_cache_dtype or "auto"
-    cache = run.shape.kv_cache_dtype if asked == "auto" else asked
+    dtype = run.shape.dtype
+    cache = canonical_cache_dtype(
+        run.shape.kv_cache_dtype if asked == "auto" else asked, model_dtype=dtype
+    )
+    plain = cache_dtype_bytes(cache) == cache_dtype_bytes("auto", model_dtype=dtype)
     cached = moments.shared_tokens if plan.prefix_caching is not False else 0.0
     return RunFeatures(
         engine=run.engine or step_law_facts(plan.engine).name,
-        storage=weights if cache == "auto" else f"{weights}, {cache} cache",
+        storage=weights if plain else f"{weights}, {cache} cache",
         devices=plan.devices_per_replica * plan.replicas // copies,
         concurrency=max(1.0, in_flight / copies),
         input_tokens=moments.input_tokens,

@@ -46,7 +46,7 @@ class RunFeatures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     Attributes:
         storage: Storage of the weights as loaded, as in `NetworkShape.quantization`, and of the
-            cache where it is another than the activations': kernels of attention differ by it.
+            cache where that has another size: kernels of attention differ by it.
         devices: Number of devices of one copy.
         concurrency: Users of one copy.
         cached_fraction: Share of the prompts' tokens that other prompts have computed.
