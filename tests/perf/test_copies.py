@@ -9,6 +9,7 @@ from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf import performance_at, simulate
 from servetune.perf.copies import host_fraction
+from servetune.perf.roofline.factors import plan_coefficients
 from servetune.plan import Plan
 from servetune.workload import LengthLaws, Workload
 
@@ -61,3 +62,13 @@ def test_eight_copies_do_what_the_published_ones_did() -> None:
         shares.append(served_per_s / 8 / one_per_s)
     assert host_fraction(8) == pytest.approx(median(shares), abs=0.01)
     assert min(shares) < host_fraction(8) < max(shares) <= 1
+
+
+def test_what_a_server_takes_for_a_sequence_is_part_of_what_copies_make_longer() -> None:
+    card = node(gpu="H100", count=8).device
+    plan = Plan(model="m", engine_version="0.5.3")
+    one, eight = (
+        plan_coefficients(card, structs.replace(plan, replicas=copies)).host for copies in (1, 8)
+    )
+    assert one.http_sequence_s > 0
+    assert eight.http_sequence_s / one.http_sequence_s == eight.sequence_s / one.sequence_s > 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
@@ -47,15 +49,27 @@ STEPS = (
 )
 
 
+#: What only some engines and past releases have.
+RARE = {
+    "attention.repeated_reads": 0.4,
+    "attention.read_once_group": 4,
+    "collective_latency_s": 2e-5,
+    "link_factor": 1.3,
+}
+
+
+@pytest.mark.parametrize("changes", [{}, RARE], ids=["present", "rare"])
 @pytest.mark.parametrize("step", STEPS)
-def test_laws_side_by_side_equal_each_law_alone(step: Step) -> None:
+def test_laws_side_by_side_equal_each_law_alone(
+    step: Step, changes: Mapping[str, int | float]
+) -> None:
     priced, coefficients, alone = [], [], []
     for model, gpu, fields in PLANS:
         shape = load_shape(model, catalogue_first=True)
         plan = Plan(model=model, **fields)  # type: ignore[arg-type]
         machine = node(gpu=gpu, count=plan.device_count)
         ops = operations(plan, shape)
-        chosen = coefficients_for(machine.device, plan.engine)
+        chosen = changed(coefficients_for(machine.device, plan.engine), changes)
         priced.append((ops, machine, plan))
         coefficients.append(chosen)
         alone.append(StepLaw(ops, machine, plan, chosen)(step))

@@ -43,7 +43,7 @@ class Era(msgspec.Struct, frozen=True, kw_only=True):
         apart: Whether kernels and host are others, so that what holds for present engines says
             nothing of them.
         coefficients: Paths of `perf.roofline.Coefficients` to values that differ.
-        ported: The same on silicon that is not NVIDIA's, where the fit's factors of the port come
+        on_amd: Coefficients that differ on AMD's silicon alone; the fit's factors of the port come
             on top.
     """
 
@@ -53,7 +53,7 @@ class Era(msgspec.Struct, frozen=True, kw_only=True):
     years: tuple[int, ...] = ()
     apart: bool = False
     coefficients: Mapping[str, bool | int | float] = MappingProxyType({})
-    ported: Mapping[str, bool | int | float] = MappingProxyType({})
+    on_amd: Mapping[str, bool | int | float] = MappingProxyType({})
 
     def holds(self, version: str) -> bool:
         """Whether a release is of this era or an older one; a build without numbers is not."""

@@ -107,6 +107,8 @@ class AttentionKernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         memory_fraction: Share of memory bandwidth in decode [cache > 0.8 GB].
         repeated_reads: Share of an answer's queries that read the cache once more for themselves
             although they share a KV head; zero in kernels that know of groups.
+        read_once_group: Queries a KV head for which a kernel reads the cache once, whatever
+            `repeated_reads` says; 0 for none.
         small_cache_memory_share: Bandwidth of reading a cache of eight bits over one of sixteen:
             Hopper widens what it reads.
         kernel_s: Time of an attention kernel on a nearly empty cache.
@@ -122,6 +124,7 @@ class AttentionKernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     extra_pairs_per_token: float
     memory_fraction: float
     repeated_reads: float = 0.01
+    read_once_group: int = 0
     small_cache_memory_share: float = 1.0
     kernel_s: float
     latent_s: float = 6e-6
@@ -259,8 +262,8 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         name: Engine generation, silicon and source.
         device_factor: Factor on all time on the device; one engine's kernels against another's.
         link_factor: Factor on all time of exchanges between devices, within the former.
-        collective_s: Time of each all-reduce, all-gather and exchange beyond the link's law, which
-            is of kernels inside captured graphs.
+        collective_latency_s: Least latency of an all-reduce, all-gather, exchange of experts or
+            hand-over between stages; the link's law alone is of an engine's own kernels.
     """
 
     name: str
@@ -274,7 +277,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     scheduling: SchedulingFacts = SchedulingFacts()
     device_factor: float = 1.0
     link_factor: float = 1.0
-    collective_s: float = 0.0
+    collective_latency_s: float = 0.0
 
 
 _PARTS: Mapping[str, type[msgspec.Struct]] = {
@@ -292,7 +295,7 @@ PATHS = (
     *(f"{part}.{field}" for part, kind in _PARTS.items() for field in kind.__struct_fields__),
     "device_factor",
     "link_factor",
-    "collective_s",
+    "collective_latency_s",
 )
 #: Paths of shares of peaks that kernels reach: FLOP/s by number format, and memory bandwidth.
 COMPUTE_SHARES = tuple(path for path in PATHS if ".compute_fraction" in path)

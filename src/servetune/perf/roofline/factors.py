@@ -129,8 +129,9 @@ def plan_coefficients(device: Device, plan: Plan) -> Coefficients:
 
 
 #: Coefficients that make up a step: each is longer where copies share a host.
-_STEP = ("host.step_s", "host.rank_s", "host.sequence_s", "host.other_sequence_s",
-         "host.prompt_s", "host.draft_sequence_s", "device_factor")  # fmt: skip
+_STEP = ("host.step_s", "host.rank_s", "host.sequence_s", "host.http_sequence_s",
+         "host.other_sequence_s", "host.prompt_s", "host.draft_sequence_s",
+         "device_factor")  # fmt: skip
 
 
 @functools.lru_cache(maxsize=1024)

@@ -329,7 +329,8 @@ class StepLaw:
 
     def _collective(self, law: Collective) -> Collective:
         """The law of a link under the engine's library."""
-        return Collective(law.latency_s + self.coefficients.collective_s, law.bytes_per_s)
+        least_s = self.coefficients.collective_latency_s
+        return Collective(max(law.latency_s, least_s), law.bytes_per_s)
 
     def _agreement_s(self, tokens: float, logit_rows: float) -> float:
         ops = self.ops
@@ -502,7 +503,8 @@ def _attention_rates(op: AttentionOp, device: Device, c: Coefficients) -> tuple[
         bytes_per_s *= c.attention.latent_memory_share
     if op.small_cache:
         bytes_per_s *= c.attention.small_cache_memory_share
-    bytes_per_s /= 1 + c.attention.repeated_reads * (op.queries_per_key - 1)
+    if op.queries_per_key != c.attention.read_once_group:
+        bytes_per_s /= 1 + c.attention.repeated_reads * (op.queries_per_key - 1)
     return flops_per_s, bytes_per_s
 
 

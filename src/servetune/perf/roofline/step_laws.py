@@ -118,7 +118,9 @@ class StepLaws:
         share = np.where(latent, c["attention.latent_memory_share"][:, None], 1.0)
         small = attention["small_cache"] > 0
         share *= np.where(small, c["attention.small_cache_memory_share"][:, None], 1.0)
-        repeated = c["attention.repeated_reads"][:, None] * (attention["queries_per_key"] - 1)
+        queries = attention["queries_per_key"]
+        again = queries != c["attention.read_once_group"][:, None]
+        repeated = again * c["attention.repeated_reads"][:, None] * (queries - 1)
         reached_bytes = (memory * c["attention.memory_fraction"])[:, None] * share / (1 + repeated)
         self._pair_s = attention["count"] * attention["pair_flops"] / reached_flops
         each = flat["tokens_each"][:, None]
@@ -246,7 +248,7 @@ class StepLaws:
         )
         seconds = np.zeros_like(tokens)
         for name, count, sent_bytes in parts:
-            latency_s = flat[f"{name}_latency_s"] + self.c["collective_s"]
+            latency_s = np.maximum(flat[f"{name}_latency_s"], self.c["collective_latency_s"])
             seconds += count * (latency_s + flat[f"{name}_s_per_byte"] * sent_bytes)
         return np.asarray(self.c["link_factor"] * seconds)
 

@@ -55,7 +55,7 @@ def table_for(device: Device, engine: str = DEFAULT_ENGINE, version: str = "") -
     low, high = _B300_PEAKS
     if not facts.plain_experts and low < (device.fp4_flops or 0) / device.peak_flops("fp8") < high:
         table = _with_b300_fp4(table)
-    return _of_engine(table, engine, version, ported=device.vendor != "NVIDIA")
+    return _of_engine(table, engine, version, on_amd=device.vendor == "AMD")
 
 
 def architecture_of(device: Device) -> str:
@@ -115,7 +115,7 @@ def _with_b300_fp4(table: Coefficients) -> Coefficients:
 
 
 @functools.cache
-def _of_engine(table: Coefficients, engine: str, version: str, *, ported: bool) -> Coefficients:
+def _of_engine(table: Coefficients, engine: str, version: str, *, on_amd: bool) -> Coefficients:
     """Table with the differences of an engine, and of an earlier release of it."""
     facts = step_law_facts(engine)
     changes = dict(facts.coefficients)
@@ -126,5 +126,5 @@ def _of_engine(table: Coefficients, engine: str, version: str, *, ported: bool) 
     release = f"{facts.name}-{era.name}" if era else facts.name
     name = "/".join((release, *table.name.split("/")[1:]))
     if era:
-        changes |= dict(era.coefficients) | (dict(era.ported) if ported else {})
+        changes |= dict(era.coefficients) | (dict(era.on_amd) if on_amd else {})
     return changed(table, changes, name=name)
