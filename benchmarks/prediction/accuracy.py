@@ -6,7 +6,7 @@ Fits the factors again with whole groups left out (`tools/fit_step_law.py`, need
 those, and prints medians and means of absolute errors and the share that the intervals hold; each
 interval is made without the group that it is judged by. `--write` stores what ships with the
 package: the kinds of measured runs (`perf/roofline/data/accuracy.csv`), the spread by traits
-(`intervals.toml`) and the pages of `docs/accuracy/`. 20 minutes on two cores.
+(`intervals.toml`) and the pages of `docs/accuracy/`. 10 minutes on two cores.
 
 | split | groups left out whole, in turn |
 |---|---|
@@ -103,8 +103,8 @@ class Bench:
         seen: Split to what of each row the fit had measured (`interval.traits`).
     """
 
-    def __init__(self, data: Path) -> None:
-        self.rows, self.refused = read(data)
+    def __init__(self, data: Path, *, disputed: bool = False) -> None:
+        self.rows, self.refused = read(data, disputed=disputed)
         self.problem = Problem(self.rows)
         self.kinds = [
             kind_of_run(row.node, row.plan, row.shape, Ran(engine=row.engine, version=row.version))
@@ -363,8 +363,12 @@ def anchored_held(bench: Bench, count: int) -> np.ndarray:
 
 
 @functools.cache
-def anchored_logs(bench: Bench, count: int) -> tuple[np.ndarray, np.ndarray]:
+def anchored_logs(
+    bench: Bench, count: int, shared: Key | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Errors after `count` chosen rows of each (source, model, GPU), and the doubts left.
+
+    `shared` names what anchors and the rows that they correct have in common besides.
 
     Anchors themselves, and groups with fewer than twice as many rows, are NaN.
     """
@@ -373,7 +377,7 @@ def anchored_logs(bench: Bench, count: int) -> tuple[np.ndarray, np.ndarray]:
     measured = np.array([np.exp(-logs[0]), np.exp(-logs[1])])
     groups = collections.defaultdict(list)
     for number, row in enumerate(bench.rows):
-        groups[(row.source, *row.group)].append(number)
+        groups[(row.source, *row.group, shared(row) if shared else "")].append(number)
     for numbers in groups.values():
         mine = np.array(numbers)
         if len(mine) < 2 * count + 2:

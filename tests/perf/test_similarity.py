@@ -100,7 +100,9 @@ def test_another_storage_and_another_engine_learn_less() -> None:
         ("fp8_e4m3", "none, fp8 cache"),
     ],
 )
-def test_a_cache_is_told_by_its_type_whatever_spells_it(asked: str | None, storage: str) -> None:
+def test_a_cache_of_another_size_makes_a_storage_of_its_own_however_its_type_is_spelt(
+    asked: str | None, storage: str
+) -> None:
     shape = load_shape("meta-llama/Meta-Llama-3-8B", catalogue_first=True)
     run = PlannedRun(
         shape=shape,
