@@ -255,6 +255,8 @@ def disbelieved_rows(
         again = twice[_configuration(row)]
         if _campaign(row) in beyond:
             yield row.id, f"{row.source}: of a campaign with gaps that its memory does not allow"
+        elif row.run.protocol == "static" and row.e2e_ms < 1e3 * _least_batch_s(row):
+            yield row.id, f"{row.source}: a batch faster than its memory allows"
         elif max(again) > contradiction * min(again):
             yield row.id, f"{row.source}: contradicted by another row of its configuration"
 
@@ -278,6 +280,18 @@ def _least_gap_s(row: Measured) -> float:
         return 0.0
     answer_ms = row.tpot_ms * (row.nominal_lengths[1] - 1)
     decoding = row.concurrency * answer_ms / (row.ttft_ms + answer_ms)
+    return _least_step_s(row, decoding)
+
+
+def _least_batch_s(row: Measured) -> float:
+    """Least time of a static batch's answers: at the full rates of its devices.
+
+    A batch that its cache cannot hold at once takes longer.
+    """
+    return (row.nominal_lengths[1] - 1) * _least_step_s(row, row.concurrency)
+
+
+def _least_step_s(row: Measured, decoding: float) -> float:
     rates = _at_full_rate(row.run.coefficients)
     law = StepLaw(operations(row.plan, row.shape), row.node, row.plan, rates)
     copies = row.plan.replicas * row.plan.data_parallel
@@ -292,7 +306,9 @@ def _at_full_rate(coefficients: Coefficients) -> Coefficients:
     values = dict.fromkeys(nothing, 0.0) | dict.fromkeys((*COMPUTE_SHARES, *MEMORY_SHARES), 1.0)
     shares = [path for path in PATHS if path.endswith("_share")]
     values |= dict.fromkeys((*shares, "device_factor"), 1.0)
-    none = ("attention.repeated_reads", "small_kernels.sampling_bytes_per_logit", "link_factor")
+    none = ("attention.repeated_reads", "attention.small_cache_repeated_reads",
+            "attention.one_pass_heads", "small_kernels.sampling_bytes_per_logit",
+            "link_factor")  # fmt: skip
     return changed(coefficients, values | dict.fromkeys(none, 0.0))
 
 

@@ -20,6 +20,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     on Volta and Turing, which have no bf16: engines then choose fp16 by default.
     `tdp_watts` is the board's power limit, or the one that the driver enforces; a low limit
     keeps clocks below those that the rates assume.
+    `dies` is the number of devices as which engines see it.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     source: str = ""
     half_dtype: Literal["bf16", "fp16"] = "bf16"
     tdp_watts: float | None = None
+    dies: int = 1
 
     def peak_flops(self, dtype: str) -> float:
         """Dense FLOP/s at which this device multiplies matrices of `dtype`.

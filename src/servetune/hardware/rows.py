@@ -32,6 +32,7 @@ class DeviceRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     fp4_tflops: float | None = None
     half_dtype: Literal["bf16", "fp16"] = "bf16"
     tdp_watts: float | None = None
+    dies: int = 1
     link: str = "pcie4"
     source: str = ""
     aliases: tuple[str, ...] = ()

@@ -99,7 +99,7 @@ def run_of(
         max_num_batched_tokens=unstated.max_num_batched_tokens,
         gpu_memory_fraction=unstated.gpu_memory_fraction,
         max_num_seqs=places,
-        max_model_len=moments.longest_tokens,
+        max_model_len=None if protocol == "static" else moments.longest_tokens,
         kv_cache_dtype=(
             row.get("precision_kv", "").strip()
             or unstated.kv_cache_dtype

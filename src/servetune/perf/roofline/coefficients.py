@@ -96,6 +96,10 @@ class ExpertProducts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     every_expert_tokens: int = 0
 
 
+#: Longest sequence that captured graphs of vLLM are made for, where the network takes longer ones.
+ONE_PASS_TOKENS = 8192
+
+
 class AttentionKernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Attention and the layers that take its place.
 
@@ -109,8 +113,17 @@ class AttentionKernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             although they share a KV head; zero in kernels that know of groups.
         read_once_group: Queries a KV head for which a kernel reads the cache once, whatever
             `repeated_reads` says; 0 for none.
+        one_pass_heads: Sequences times query heads on a device above which one thread block reads
+            all keys of a query head, for itself; 0 for kernels that always share them out.
+        one_pass_memory_fraction: Share of memory bandwidth that those reach where the longest
+            sequence is of `ONE_PASS_TOKENS`; each keeps as many scores, which limits how many run
+            at a time.
         small_cache_memory_share: Bandwidth of reading a cache of eight bits over one of sixteen:
             Hopper widens what it reads.
+        small_cache_repeated_reads: Least `repeated_reads` of a cache of eight bits, which may have
+            a kernel of its own.
+        widened_number_s: Time to widen a number of a cache in fp8 where the device has no
+            instructions for it, each time that it is read.
         kernel_s: Time of an attention kernel on a nearly empty cache.
         latent_s: Time of a layer of latent attention beyond an ordinary one: more and smaller
             kernels.
@@ -125,7 +138,11 @@ class AttentionKernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     memory_fraction: float
     repeated_reads: float = 0.01
     read_once_group: int = 0
+    one_pass_heads: int = 0
+    one_pass_memory_fraction: float = 0.3
     small_cache_memory_share: float = 1.0
+    small_cache_repeated_reads: float = 0.0
+    widened_number_s: float = 0.0
     kernel_s: float
     latent_s: float = 6e-6
     index_s: float = 20e-6
@@ -299,7 +316,7 @@ PATHS = (
 )
 #: Paths of shares of peaks that kernels reach: FLOP/s by number format, and memory bandwidth.
 COMPUTE_SHARES = tuple(path for path in PATHS if ".compute_fraction" in path)
-MEMORY_SHARES = tuple(path for path in PATHS if ".memory_fraction" in path)
+MEMORY_SHARES = tuple(path for path in PATHS if "memory_fraction" in path)
 
 
 def value_at(coefficients: Coefficients, path: str) -> float:

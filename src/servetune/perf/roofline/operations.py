@@ -24,9 +24,10 @@ import msgspec
 
 from servetune.engines.parallel import expert_ways
 from servetune.models.quantization import (
+    CACHE_DTYPES,
     DTYPE_BYTES,
     Quantization,
-    cache_dtype_bytes,
+    canonical_cache_dtype,
     canonical_dtype,
     effective_quantization,
 )
@@ -172,6 +173,8 @@ class AttentionOp(msgspec.Struct, frozen=True, kw_only=True):
         window: Latest keys that a query sees; `None` for all.
         latent: Whether the cache is one compressed vector for all heads.
         indexing: Whether this is the search for the keys that another one then reads.
+        fp8_numbers_per_key: Numbers of the cache that are in fp8.
+        query_heads: Query heads on the device.
         queries_per_key: Query heads of one KV head.
         small_cache: Whether the cache has fewer than sixteen bits; false for caches that an index
             reads or that are compressed along the context.
@@ -185,6 +188,8 @@ class AttentionOp(msgspec.Struct, frozen=True, kw_only=True):
     latent: bool = False
     indexing: bool = False
     small_cache: bool = False
+    fp8_numbers_per_key: float = 0.0
+    query_heads: float = 0.0
     queries_per_key: float = 1.0
 
     def pairs(self, prefill_tokens: float, prefill_pairs: float) -> float:
@@ -211,6 +216,7 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
         expert_exchange_bytes_per_token: Sent per token and exchange to experts elsewhere.
         expert_exchange_count: Exchanges per pass (there and back per layer).
         logit_bytes_per_row: Logits of one sequence, all devices together.
+        longest_tokens: Longest sequence that the network takes.
     """
 
     matrices: tuple[MatrixOp, ...]
@@ -225,6 +231,7 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
     expert_exchange_bytes_per_token: float
     vocab: int
     tensor_parallel: int
+    longest_tokens: int
 
     @property
     def logit_bytes_per_row(self) -> float:
@@ -293,6 +300,7 @@ def operations(plan: Plan, shape: NetworkShape) -> Operations:
         expert_exchange_bytes_per_token=exchanged,
         vocab=shape.vocab,
         tensor_parallel=plan.tensor_parallel,
+        longest_tokens=shape.max_context_tokens,
     )
 
 
@@ -325,7 +333,9 @@ class _Split:
         dtype = plan.dtype if plan.dtype not in (None, "auto") else shape.dtype
         self.plain_bytes = DTYPE_BYTES[canonical_dtype(dtype or shape.dtype)]
         cache = plan.kv_cache_dtype if plan.kv_cache_dtype not in (None, "auto") else None
-        self.cache_bytes = cache_dtype_bytes(cache or shape.kv_cache_dtype, model_dtype=shape.dtype)
+        cached_as = canonical_cache_dtype(cache or shape.kv_cache_dtype, model_dtype=shape.dtype)
+        self.cache_bytes = CACHE_DTYPES[cached_as]
+        self.cached_in_fp8 = cached_as == "fp8"
         self.active_experts = max(
             (
                 layer.feed_forward.active
@@ -428,16 +438,20 @@ class _Split:
                 window=None,
                 latent=True,
                 small_cache=self.cache_bytes < DTYPE_BYTES["bf16"],
+                fp8_numbers_per_key=self.cached_in_fp8 * cached,
             )
         width = mixer.head_dim + mixer.value_width
+        numbers = self.local_kv_heads(mixer) * width
         return AttentionOp(
             count=count,
             prefill_flops_per_pair=2 * heads * width,
             decode_flops_per_key=2 * heads * width,
-            cache_bytes_per_key=self.local_kv_heads(mixer) * width * self.cache_bytes,
+            cache_bytes_per_key=numbers * self.cache_bytes,
             window=mixer.window,
+            query_heads=heads,
             queries_per_key=heads / self.local_kv_heads(mixer),
             small_cache=self.cache_bytes < DTYPE_BYTES["bf16"],
+            fp8_numbers_per_key=self.cached_in_fp8 * numbers,
         )
 
     def feed_forward_matrices(self, layer: Layer) -> list[MatrixOp]:

@@ -11,7 +11,7 @@ import numpy as np
 from servetune.engines import engine
 from servetune.hardware.device import Device, Node
 from servetune.models.shape import NetworkShape
-from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.coefficients import ONE_PASS_TOKENS, Coefficients
 from servetune.perf.roofline.collectives import GATHER_SHARE, Collective, all_reduce_law
 from servetune.perf.roofline.drafting import drafts_on_device, tokens_per_step
 from servetune.perf.roofline.factors import plan_coefficients
@@ -77,18 +77,10 @@ class StepLaw:
         self._token_lines = [line for op, line in lines if not op.logits_only]
         self._logit_lines = [line for op, line in lines if op.logits_only]
         self._experts = [_experts_line(op, device, c) for op in ops.experts]
+        longest_tokens = plan.max_model_len or ops.longest_tokens
         self._attentions = [
-            (
-                op,
-                op.count * op.prefill_flops_per_pair / flops_per_s,
-                op.count
-                * max(
-                    op.cache_bytes_per_key / bytes_per_s,
-                    (1 + (plan.draft_tokens or 0)) * op.decode_flops_per_key / flops_per_s,
-                ),
-            )
+            _attention_line(op, device, c, 1 + (plan.draft_tokens or 0), longest_tokens)
             for op in ops.attentions
-            for flops_per_s, bytes_per_s in [_attention_rates(op, device, c)]
         ]
         self._attention_kernels_s = c.attention.kernel_s * sum(
             op.count for op in ops.attentions
@@ -150,12 +142,13 @@ class StepLaw:
         device_s = self._dense_seconds(tokens, prefill_sequences + decode_tokens)
         if self._drafted and decode_sequences:
             device_s += self._drafting_s(decode_sequences)
-        for op, pair_s, key_s in self._attentions:
+        for line in self._attentions:
             if prefill_tokens:
                 extra = self.coefficients.attention.extra_pairs_per_token * prefill_tokens
-                device_s += pair_s * (op.pairs(prefill_tokens, prefill_pairs) + extra)
+                device_s += line.pair_s * (line.op.pairs(prefill_tokens, prefill_pairs) + extra)
             if decode_sequences:
-                device_s += key_s * op.keys(decode_sequences, decode_context_tokens)
+                keys = line.op.keys(decode_sequences, decode_context_tokens)
+                device_s += line.key_s(decode_sequences) * keys
         c, sequences = self.coefficients, prefill_sequences + decode_sequences
         host_s = (
             self._host_s(sequences)
@@ -197,11 +190,12 @@ class StepLaw:
         device_s = np.full(len(contexts), self._dense_seconds(tokens, tokens))
         if self._drafted:
             device_s += self._drafting_s(sequences)
-        for op, _, key_s in self._attentions:
-            if op.window is None:
+        for line in self._attentions:
+            window, key_s = line.op.window, line.key_s(sequences)
+            if window is None:
                 device_s += key_s * contexts
             else:
-                device_s += key_s * np.minimum(contexts, sequences * op.window)
+                device_s += key_s * np.minimum(contexts, sequences * window)
         device_s *= self.coefficients.device_factor
         if not self._captured(sequences, prompts=False):
             device_s = np.maximum(device_s, self._launch_s + self._routing_s)
@@ -237,12 +231,14 @@ class StepLaw:
             parts += [(op, _line_s([line], rows)) for op, line in zip(matrices, lines, strict=True)]
         parts += [(line.op, self._experts_s(line, step.tokens)) for line in self._experts]
         extra = c.attention.extra_pairs_per_token * step.prefill_tokens
-        for op, pair_s, key_s in self._attentions:
+        for line in self._attentions:
+            op = line.op
             kernels_s = c.attention.kernel_s + (c.attention.latent_s if op.latent else 0.0)
             kernels_s += c.attention.index_s if op.indexing else 0.0
             pairs = op.pairs(step.prefill_tokens, step.prefill_pairs)
-            pairs_s = pair_s * (pairs + extra) if step.prefill_tokens else 0.0
-            keys_s = key_s * op.keys(step.decode_sequences, step.decode_context_tokens)
+            pairs_s = line.pair_s * (pairs + extra) if step.prefill_tokens else 0.0
+            keys = op.keys(step.decode_sequences, step.decode_context_tokens)
+            keys_s = line.key_s(step.decode_sequences) * keys
             parts.append((op, op.count * kernels_s + pairs_s + keys_s))
         elementwise_s = ops.layer_count * c.small_kernels.per_layer * c.small_kernels.kernel_s
         elementwise_s += ops.elementwise_bytes_per_token * step.tokens / self._bytes_per_s
@@ -492,20 +488,64 @@ def _experts_line(op: ExpertsOp, device: Device, c: Coefficients) -> _ExpertsLin
     )
 
 
-def _attention_rates(op: AttentionOp, device: Device, c: Coefficients) -> tuple[float, float]:
-    """Rates that attention reaches: FLOP/s, and bytes/s of the cache."""
+class _AttentionLine(NamedTuple):
+    """Equal attentions of all their layers.
+
+    Attributes:
+        pair_s: Seconds for a query-key pair of a prompt.
+        shared_s: Seconds for a key of an answer, whose reading thread blocks share.
+        alone_s: Seconds for one that a thread block reads for a query head alone.
+        most_sequences: Sequences up to which they share it.
+    """
+
+    op: AttentionOp
+    pair_s: float
+    shared_s: float
+    alone_s: float
+    most_sequences: float
+
+    def key_s(self, sequences: float) -> float:
+        """Seconds for each key of the answers of so many sequences."""
+        return self.shared_s if sequences <= self.most_sequences else self.alone_s
+
+
+def _attention_line(
+    op: AttentionOp, device: Device, c: Coefficients, tokens_each: int, longest_tokens: int
+) -> _AttentionLine:
+    a = c.attention
     # An index scores in eight bits where the device multiplies them.
     peak_flops = device.peak_flops("fp8") if op.indexing else device.bf16_flops
-    flops_per_s = peak_flops * c.attention.compute_fraction
-    bytes_per_s = device.memory_bytes_per_s * c.attention.memory_fraction
+    flops_per_s = peak_flops * a.compute_fraction
+    bytes_per_s = device.memory_bytes_per_s * a.memory_fraction
+    repeated = a.repeated_reads
     if op.latent:
-        flops_per_s *= c.attention.latent_compute_share
-        bytes_per_s *= c.attention.latent_memory_share
+        flops_per_s *= a.latent_compute_share
+        bytes_per_s *= a.latent_memory_share
     if op.small_cache:
-        bytes_per_s *= c.attention.small_cache_memory_share
-    if op.queries_per_key != c.attention.read_once_group:
-        bytes_per_s /= 1 + c.attention.repeated_reads * (op.queries_per_key - 1)
-    return flops_per_s, bytes_per_s
+        bytes_per_s *= a.small_cache_memory_share
+        repeated = max(repeated, a.small_cache_repeated_reads)
+    reads = 1.0
+    if op.queries_per_key != a.read_once_group:
+        reads += repeated * (op.queries_per_key - 1)
+    widened = 0.0 if device.multiplies("fp8") else op.fp8_numbers_per_key
+    computed_s = max(
+        a.widened_number_s * widened * reads,
+        tokens_each * op.decode_flops_per_key / flops_per_s,
+    )
+    shared_s = max(op.cache_bytes_per_key * reads / bytes_per_s, computed_s)
+    alone_s, most_sequences = shared_s, math.inf
+    if a.one_pass_heads and op.query_heads:
+        most_sequences = a.one_pass_heads * device.dies / op.query_heads
+        share = a.one_pass_memory_fraction * max(1.0, ONE_PASS_TOKENS / longest_tokens)
+        alone_per_s = device.memory_bytes_per_s * min(share, a.memory_fraction)
+        alone_s = max(op.cache_bytes_per_key * op.queries_per_key / alone_per_s, computed_s)
+    return _AttentionLine(
+        op,
+        op.count * op.prefill_flops_per_pair / flops_per_s,
+        op.count * shared_s,
+        op.count * alone_s,
+        most_sequences,
+    )
 
 
 def _line_s(lines: list[_MatrixLine], rows: float) -> float:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from servetune.engines import engine
 from servetune.hardware.device import Node
-from servetune.perf.roofline.coefficients import PATHS, Coefficients
+from servetune.perf.roofline.coefficients import ONE_PASS_TOKENS, PATHS, Coefficients
 from servetune.perf.roofline.collectives import GATHER_SHARE, Collective, all_reduce_law
 from servetune.perf.roofline.drafting import drafts_on_device, tokens_per_step
 from servetune.perf.roofline.operations import AttentionOp, ExpertsOp, MatrixOp, Operations
@@ -73,6 +73,9 @@ class PlanBatch:
         self.experts = _table([row.experts for row in rows], _EXPERTS, numbers)
         self.attentions = _table([row.attentions for row in rows], _ATTENTION, numbers)
         self.flat = _columns(rows, numbers)
+        self.longest_tokens = np.array(
+            [plan.max_model_len or ops.longest_tokens for ops, _, plan in priced], dtype=float
+        )
 
     def __len__(self) -> int:
         return len(self.flat["layers"])
@@ -109,24 +112,7 @@ class StepLaws:
             c["experts.extra_rows"][:, None],
         )
         attention = stack.attentions
-        latent = attention["latent"] > 0
-        faster = np.where(latent, c["attention.latent_compute_share"][:, None], 1.0)
-        peak = np.where(
-            attention["indexing"] > 0, flat["fp8_flops"][:, None], flat["bf16_flops"][:, None]
-        )
-        reached_flops = peak * c["attention.compute_fraction"][:, None] * faster
-        share = np.where(latent, c["attention.latent_memory_share"][:, None], 1.0)
-        small = attention["small_cache"] > 0
-        share *= np.where(small, c["attention.small_cache_memory_share"][:, None], 1.0)
-        queries = attention["queries_per_key"]
-        again = queries != c["attention.read_once_group"][:, None]
-        repeated = again * c["attention.repeated_reads"][:, None] * (queries - 1)
-        reached_bytes = (memory * c["attention.memory_fraction"])[:, None] * share / (1 + repeated)
-        self._pair_s = attention["count"] * attention["pair_flops"] / reached_flops
-        each = flat["tokens_each"][:, None]
-        self._key_s = attention["count"] * np.maximum(
-            attention["key_bytes"] / reached_bytes, each * attention["key_flops"] / reached_flops
-        )
+        self._pair_s, self._key_s, self._alone_s, self._most_sequences = _attention_lines(stack, c)
         latent_layers = (attention["count"] * attention["latent"]).sum(axis=1)
         self._fixed_s = (
             flat["layers"] * c["small_kernels.per_layer"] * c["small_kernels.kernel_s"]
@@ -164,7 +150,10 @@ class StepLaws:
         pairs = np.minimum(prefill_pairs[:, None], prefill_tokens[:, None] * window)
         pairs += (c["attention.extra_pairs_per_token"] * prefill_tokens)[:, None]
         keys = np.minimum(decode_context_tokens[:, None], decode_sequences[:, None] * window)
-        device_s += (self._pair_s * pairs).sum(axis=1) + (self._key_s * keys).sum(axis=1)
+        key_s = self._key_s
+        if self._alone_s is not None:
+            key_s = np.where(decode_sequences[:, None] > self._most_sequences, self._alone_s, key_s)
+        device_s += (self._pair_s * pairs).sum(axis=1) + (key_s * keys).sum(axis=1)
         captured = flat["graphs"] > 0
         most = np.where(
             prefill_tokens > 0, c["launch.captured_tokens"], c["launch.captured_sequences"]
@@ -270,6 +259,43 @@ def _matrix_lines(
     )
 
 
+def _attention_lines(
+    stack: PlanBatch, c: Mapping[str, Array]
+) -> tuple[Array, Array, Array | None, Array]:
+    """Arrays of `_AttentionLine` of `step`, shapes (R, A); the third is `None` if none needs it."""
+    table, flat = stack.attentions, stack.flat
+    own = {name[10:]: values[:, None] for name, values in c.items() if name[:10] == "attention."}
+    memory = flat["bytes_per_s"][:, None]
+    latent, small = table["latent"] > 0, table["small_cache"] > 0
+    peak = np.where(table["indexing"] > 0, flat["fp8_flops"][:, None], flat["bf16_flops"][:, None])
+    flops_per_s = peak * own["compute_fraction"]
+    flops_per_s *= np.where(latent, own["latent_compute_share"], 1.0)
+    bytes_per_s = memory * own["memory_fraction"] * np.where(latent, own["latent_memory_share"], 1)
+    bytes_per_s *= np.where(small, own["small_cache_memory_share"], 1.0)
+    repeated = np.maximum(own["repeated_reads"], small * own["small_cache_repeated_reads"])
+    queries = table["queries_per_key"]
+    reads = 1 + (queries != own["read_once_group"]) * repeated * (queries - 1)
+    computed_s = np.maximum(
+        own["widened_number_s"] * table["widened"] * reads,
+        flat["tokens_each"][:, None] * table["key_flops"] / flops_per_s,
+    )
+    key_s = table["count"] * np.maximum(table["key_bytes"] * reads / bytes_per_s, computed_s)
+    alone_s, most = None, np.zeros_like(queries)
+    if own["one_pass_heads"].any():
+        heads = table["query_heads"]
+        limited = (own["one_pass_heads"] > 0) & (heads > 0)
+        most = np.full_like(queries, np.inf)
+        np.divide(own["one_pass_heads"] * flat["dies"][:, None], heads, out=most, where=limited)
+        share = own["one_pass_memory_fraction"] * np.maximum(
+            1.0, ONE_PASS_TOKENS / stack.longest_tokens[:, None]
+        )
+        alone_per_s = memory * np.minimum(share, own["memory_fraction"])
+        alone_s = table["count"] * np.maximum(
+            table["key_bytes"] * queries / alone_per_s, computed_s
+        )
+    return table["count"] * table["pair_flops"] / flops_per_s, key_s, alone_s, most
+
+
 def _rates(
     table: Mapping[str, Array], bytes_per_s: Array, c: Mapping[str, Array]
 ) -> tuple[Array, Array]:
@@ -347,6 +373,8 @@ _ATTENTION = {
     "latent": 0.0,
     "indexing": 0.0,
     "small_cache": 0.0,
+    "widened": 0.0,
+    "query_heads": 0.0,
     "queries_per_key": 1.0,
 }
 _FLAT = (
@@ -355,6 +383,7 @@ _FLAT = (
     "bytes_per_s",
     "bf16_flops",
     "fp8_flops",
+    "dies",
     "graphs",
     "vocab",
     "elementwise_bytes_per_token",
@@ -384,7 +413,7 @@ class _Row:
     def __init__(self, ops: Operations, node: Node, plan: Plan) -> None:
         self.matrices = [_matrix_row(op, ops, node) for op in ops.matrices]
         self.experts = [_experts_row(op, ops, node) for op in ops.experts]
-        self.attentions = [_attention_row(op) for op in ops.attentions]
+        self.attentions = [_attention_row(op, node) for op in ops.attentions]
         split = ops.tensor_parallel > 1
         reduce = all_reduce_law(node.link, ops.tensor_parallel)
         exchange = all_reduce_law(node.link, exchange_group(ops, plan))
@@ -394,6 +423,7 @@ class _Row:
             node.device.memory_bytes_per_s,
             node.device.bf16_flops,
             node.device.peak_flops("fp8"),
+            node.device.dies,
             float(not plan.enforce_eager),
             ops.vocab,
             ops.elementwise_bytes_per_token,
@@ -472,7 +502,7 @@ def _experts_row(op: ExpertsOp, ops: Operations, node: Node) -> tuple[float, ...
     )
 
 
-def _attention_row(op: AttentionOp) -> tuple[float, ...]:
+def _attention_row(op: AttentionOp, node: Node) -> tuple[float, ...]:
     return (
         op.count,
         op.prefill_flops_per_pair,
@@ -482,5 +512,7 @@ def _attention_row(op: AttentionOp) -> tuple[float, ...]:
         float(op.latent),
         float(op.indexing),
         float(op.small_cache),
+        0.0 if node.device.multiplies("fp8") else op.fp8_numbers_per_key,
+        op.query_heads,
         op.queries_per_key,
     )
