@@ -48,6 +48,7 @@ class UnstatedSettings(msgspec.Struct, frozen=True, kw_only=True):
         divided_attention: Whether every device attends to its own users (data-parallel
             attention) although the row states one copy.
         equal_lengths: Whether all requests have the nominal lengths instead of a range.
+        warmed: Whether requests were sent before the run.
     """
 
     draft_tokens: int | None = None
@@ -58,6 +59,7 @@ class UnstatedSettings(msgspec.Struct, frozen=True, kw_only=True):
     admission_delay_steps: float = 0.0
     divided_attention: bool = False
     equal_lengths: bool = False
+    warmed: bool = False
 
 
 Convention: TypeAlias = Callable[[RowFacts], UnstatedSettings]

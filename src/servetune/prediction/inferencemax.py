@@ -10,6 +10,7 @@ their state of January to March 2026. Settings that they state and a table leave
 | drafted tokens (the network's own MTP layer) | cells with `spec-decoding: mtp` and their images |
 | delay before a prompt is admitted | `--scheduler-recv-interval`, `batch_wait_timeout_iters` |
 | attention divided by users | `dp-attn: true`, where a row has no version |
+| requests sent before the run | twice the users from February 2026 on (pull request 480) |
 | tokens of one step, share of memory | `--chunked-prefill-size`, `--max_num_tokens` and similar |
 
 No setting follows from a measured time but two choices that say so: `_DRAFTED_TWINS`, and the
@@ -51,10 +52,22 @@ def unstated_settings(row: RowFacts) -> UnstatedSettings:
     cache = "fp8" if _caches_in_fp8(row) else None
     if row.lengths not in _LENGTHS:
         equal = _release(row.version) < _RANGING_FROM.get(row.engine, ())
-        return UnstatedSettings(kv_cache_dtype=cache, equal_lengths=equal)
+        return UnstatedSettings(equal_lengths=equal)
     read = _SETTINGS.get(row.engine)
     settings = UnstatedSettings() if read is None else read(row)
-    return msgspec.structs.replace(settings, kv_cache_dtype=cache)
+    return msgspec.structs.replace(settings, kv_cache_dtype=cache, warmed=_warmed(row))
+
+
+def _warmed(row: RowFacts) -> bool:
+    """Whether requests were sent before the run, by the date of its image.
+
+    TensorRT-LLM's images of that month are left out: their first tokens of DeepSeek-R1 are as late
+    as those before, whatever delays them.
+    """
+    first = _WARMED_FROM.get(row.engine)
+    if first is None or not row.version:
+        return False
+    return _release(row.version) >= first or row.version.startswith(("nightly", "glm5"))
 
 
 def _sglang_settings(row: RowFacts) -> UnstatedSettings:
@@ -87,6 +100,11 @@ _SETTINGS: Mapping[str, Convention] = MappingProxyType(
 )
 #: First release whose rows of other lengths range: those before came from another client.
 _RANGING_FROM: Mapping[str, tuple[float, ...]] = MappingProxyType({"sglang": (0.0, 5.0, 6.0)})
+
+#: First image with which runs were warmed, by engine; nightly builds in the tables are later.
+_WARMED_FROM: Mapping[str, tuple[float, ...]] = MappingProxyType(
+    {"sglang": (0.0, 5.0, 8.0), "vllm": (0.0, 15.0)}
+)
 
 #: Weights whose checkpoints come with a cache of one byte per number: the tables' own
 #: concurrencies would not fit otherwise.

@@ -122,7 +122,7 @@ def run_of(
         request_count=_request_count(row, protocol, facts.concurrency),
         protocol=protocol or "closed",
         rate_per_s=_rate_per_s(row, protocol),
-        warmed=protocol is not None,
+        warmed=protocol is not None or unstated.warmed,
         engine=facts.engine,
         engine_version=facts.version,
         admission_delay_steps=unstated.admission_delay_steps,
