@@ -71,6 +71,10 @@ _FIGURES = (
 #: measured again 81% agree within 5%; 27 differ by half or more, most by three times. It was chosen
 #: in sight of those; `sensitivity.py` says what others would change.
 CONTRADICTION = 1.5
+#: Ratio of the times of two static batches, one of prompts and answers twice as long, below which
+#: at least half of the shorter one's time was spent on something else, such as a start: no batch
+#: with twice the steps, each as long or longer, takes less than twice its own time.
+_TWICE_THE_TOKENS = 1.5
 #: Share of memory by which the cache holds 91,680 tokens, the longest sequence that dstack's server
 #: with eight H100 took (`nvidia/8xh100` of its benchmarks).
 _DSTACK_SHARE = 0.825
@@ -247,18 +251,42 @@ def disbelieved_rows(
     rows: Sequence[Measured], contradiction: float = CONTRADICTION
 ) -> Iterator[tuple[str, str]]:
     """Names of rows that cannot be, or that another row of their configuration denies, and why."""
-    beyond = {_campaign(row) for row in rows if row.tpot_ms < 1e3 * _least_gap_s(row)}
+    cannot_be = dict(_impossible_rows(rows))
+    yield from cannot_be.items()
+    rest = [row for row in rows if row.id not in cannot_be]
     twice = collections.defaultdict(list)
-    for row in rows:
+    for row in rest:
         twice[_configuration(row)].append(row.own_ms)
-    for row in rows:
+    for row in rest:
         again = twice[_configuration(row)]
+        if max(again) > contradiction * min(again):
+            yield row.id, f"{row.source}: contradicted by another row of its configuration"
+
+
+def _impossible_rows(rows: Sequence[Measured]) -> Iterator[tuple[str, str]]:
+    beyond = {_campaign(row) for row in rows if row.tpot_ms < 1e3 * _least_gap_s(row)}
+    batches = collections.defaultdict(list)
+    for row in rows:
         if _campaign(row) in beyond:
             yield row.id, f"{row.source}: of a campaign with gaps that its memory does not allow"
-        elif row.run.protocol == "static" and row.e2e_ms < 1e3 * _least_batch_s(row):
+        elif row.run.protocol != "static" or math.isnan(row.e2e_ms):
+            continue
+        elif row.e2e_ms < 1e3 * _least_batch_s(row):
             yield row.id, f"{row.source}: a batch faster than its memory allows"
-        elif max(again) > contradiction * min(again):
-            yield row.id, f"{row.source}: contradicted by another row of its configuration"
+        else:
+            batches[_batch(row, 1)].append(row)
+    for row in [row for alike in batches.values() for row in alike]:
+        longer_ms = max((other.e2e_ms for other in batches.get(_batch(row, 2), ())), default=None)
+        if longer_ms is not None and longer_ms < _TWICE_THE_TOKENS * row.e2e_ms:
+            yield row.id, f"{row.source}: a batch slower than one of twice the tokens allows"
+
+
+def _batch(row: Measured, times: int) -> tuple[object, ...]:
+    """Configuration of a static batch with so many times the tokens."""
+    plan = row.plan
+    degrees = (plan.tensor_parallel, plan.pipeline_parallel, plan.expert_parallel)
+    storage = (row.precision, plan.kv_cache_dtype, row.version)
+    return *_campaign(row), *degrees, *storage, *(times * each for each in row.nominal_lengths)
 
 
 def _campaign(row: Measured) -> tuple[object, ...]:
