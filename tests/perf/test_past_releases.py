@@ -126,6 +126,77 @@ def test_early_releases_lacked_two_kernels_on_amd() -> None:
     assert took_s - less_s == pytest.approx(added_s * early.link_factor * early.device_factor)
 
 
+def law_of(gpu: str, version: str, model: str, engine: str = "vllm", **fields: object) -> StepLaw:
+    shape = load_shape(model, catalogue_first=True)
+    plan = Plan(model=model, **fields)  # type: ignore[arg-type]
+    machine = node(gpu=gpu, count=plan.tensor_parallel)
+    chosen = coefficients_for(machine.device, engine, version)
+    return StepLaw(operations(plan, shape), machine, plan, chosen)
+
+
+def key_s(law: StepLaw, sequences: int) -> float:
+    """Seconds for one more key of every sequence, over those sequences."""
+    short, long = (law.decode_run_s(sequences, sequences * each, 1)[0] for each in (1000, 2000))
+    return float(long - short) / (1000 * sequences)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "devices", "most"), [("MI300X", 1, 16), ("MI300X", 2, 32), ("MI250", 1, 32)], ids=str
+)
+def test_paged_attention_on_amd_reads_alone_beyond_512_sequences_times_heads(
+    gpu: str, devices: int, most: int
+) -> None:
+    """32 heads, divided among devices and, by vLLM, among the dies of an MI250."""
+    model = "meta-llama/Meta-Llama-3-8B"
+    law = law_of(gpu, "0.5.3", model, tensor_parallel=devices)
+    assert key_s(law, most + 1) > 1.5 * key_s(law, most)
+    present = law_of(gpu, "0.20", model, tensor_parallel=devices)
+    assert key_s(present, most + 1) == pytest.approx(key_s(present, most))
+
+
+@pytest.mark.parametrize(
+    ("model", "kv_heads", "queries", "longest", "share"),
+    [
+        ("meta-llama/Meta-Llama-3-8B", 8, 4, None, 0.28),
+        ("mistralai/Mistral-7B-v0.1", 8, 4, None, 0.28),  # it takes 32,768 tokens, graphs 8,192
+        ("meta-llama/Llama-2-70b-hf", 8, 8, None, 0.56),  # it takes 4,096
+        ("meta-llama/Meta-Llama-3-8B", 8, 4, 4096, 0.56),
+    ],
+)
+def test_paged_attention_that_reads_alone_is_limited_by_the_longest_sequence(
+    model: str, kv_heads: int, queries: int, longest: int | None, share: float
+) -> None:
+    law = law_of("MI300X", "0.5.3", model, max_model_len=longest)
+    layers = load_shape(model, catalogue_first=True).layer_count
+    read_bytes = layers * kv_heads * 2 * 128 * 2 * queries
+    c = law.coefficients
+    share = min(share, c.attention.memory_fraction)
+    reached = device("MI300X").memory_bytes_per_s * share / c.device_factor
+    assert key_s(law, 64) == pytest.approx(read_bytes / reached, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "slower"),
+    [("vllm", "0.5.3", True), ("vllm", "0.6.3", True), ("vllm", "0.20", False),
+     ("trtllm", "0.9.0", True), ("trtllm", "1.2", False)],
+)  # fmt: skip
+def test_past_kernels_convert_fp8_caches_where_the_device_has_no_instruction(
+    engine: str, version: str, *, slower: bool
+) -> None:
+    """Argonne's runs of Llama 3 8B on A100: fp8 caches are slower than those of 16 bits."""
+
+    def ratio(gpu: str, dtype: str) -> float:
+        model = "meta-llama/Meta-Llama-3-8B"
+        wide, narrow = (
+            law_of(gpu, version, model, engine, kv_cache_dtype=each) for each in ("auto", dtype)
+        )
+        return key_s(narrow, 16) / key_s(wide, 16)
+
+    assert (ratio("A100", "fp8") > 1.5) == slower
+    assert ratio("A100", "int8") < 1.3
+    assert ratio("H100", "fp8") < 1.6
+
+
 @pytest.mark.parametrize("name", ["Llama-3.1-405B-Instruct", "Meta-Llama-3.1-405B"])
 def test_metas_fp8_checkpoint_leaves_attention_in_16_bits(name: str) -> None:
     """Eight H100 loaded 56.77 GiB each of it (dstack's benchmarks, 2024)."""

@@ -26,6 +26,8 @@ PLANS = (
     ("deepseek-ai/DeepSeek-V3", "B200", {"data_parallel": 8, "expert_parallel": True}),
     ("deepseek-ai/DeepSeek-V3", "H200", {"tensor_parallel": 8, "kv_cache_dtype": "fp8"}),
     ("deepseek-ai/DeepSeek-V3", "A100", {"tensor_parallel": 8}),
+    ("Qwen/Qwen3-4B", "A100", {"kv_cache_dtype": "fp8"}),
+    ("Qwen/Qwen3-4B", "MI250", {"max_model_len": 5000}),
     ("Qwen/Qwen3-30B-A3B", "H100", {"quantization": "nvfp4"}),
     ("Qwen/Qwen3-30B-A3B", "Gaudi 3", {"quantization": "fp8"}),
     ("deepseek-ai/DeepSeek-V3", "B300", {"tensor_parallel": 4, "quantization": "nvfp4"}),
@@ -53,6 +55,10 @@ STEPS = (
 RARE = {
     "attention.repeated_reads": 0.4,
     "attention.read_once_group": 4,
+    "attention.one_pass_heads": 512,
+    "attention.one_pass_memory_fraction": 0.2,
+    "attention.small_cache_repeated_reads": 0.5,
+    "attention.widened_number_s": 7e-12,
     "collective_latency_s": 2e-5,
     "link_factor": 1.3,
 }

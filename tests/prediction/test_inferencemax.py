@@ -163,3 +163,36 @@ def test_a_silent_table_keeps_the_cache_as_its_engine_does(engine, gpu, weights,
         "concurrency": "4",
     }
     assert run_of(row, catalogued, unstated_settings).plan.kv_cache_dtype == cache
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "warmed"),
+    [
+        ("vllm", "0.15.1", True),
+        ("vllm", "0.11.2", False),
+        ("vllm", "", False),
+        ("sglang", "0.5.9", True),
+        ("sglang", "nightly-dev", True),
+        ("sglang", "0.5.6", False),
+        ("trtllm", "1.2.0rc6.post2", False),
+    ],
+)
+def test_runs_of_2026_were_warmed(engine: str, version: str, *, warmed: bool) -> None:
+    assert settings(engine=engine, version=version).warmed == warmed
+    row = {
+        "model": "Qwen/Qwen3-32B",
+        "engine": engine,
+        "engine_version": version,
+        "gpu": "h100_sxm",
+        "isl": "1024",
+        "osl": "1024",
+        "concurrency": "4",
+    }
+    assert run_of(row, catalogued, unstated_settings).warmed == warmed
+    assert not run_of(row | {"isl": "1000"}, catalogued, unstated_settings).warmed
+
+
+def test_other_lengths_have_the_cache_of_their_engine() -> None:
+    fields = {"engine": "sglang", "architecture": "hopper", "storage": "fp8"}
+    assert settings(**fields).kv_cache_dtype == "fp8"
+    assert settings(**fields, prompt_tokens=1000).kv_cache_dtype is None
