@@ -26,6 +26,7 @@ from servetune.engines.memory import (
     memory,
     rank_weights_bytes,
     with_useful_places,
+    with_usual_length,
     with_wider_share,
 )
 from servetune.engines.parallel import (
@@ -84,6 +85,7 @@ __all__ = [
     "step_law_facts",
     "study_engines",
     "with_useful_places",
+    "with_usual_length",
     "with_whole_experts",
     "with_wider_share",
     "words_of",

@@ -352,6 +352,14 @@ def with_useful_places(
     return with_places(low)
 
 
+def with_usual_length(plan: Plan, shape: NetworkShape, device: Device) -> Plan:
+    """The plan of an engine that is told no longest sequence, where one of the network's fits."""
+    untold = msgspec.structs.replace(plan, max_model_len=None)
+    longest = shape.max_context_tokens
+    filled = resolved(untold, shape, device)
+    return untold if _concurrent(filled, shape, device, longest) >= 1 else plan
+
+
 def _holds(plan: Plan, shape: NetworkShape, device: Device) -> bool:
     """Whether weights, working memory and one longest sequence fit."""
     filled = resolved(plan, shape, device)

@@ -24,6 +24,7 @@ from servetune.engines import (
     facts_by_table_name,
     step_law_facts,
     with_useful_places,
+    with_usual_length,
     with_whole_experts,
     with_wider_share,
 )
@@ -99,7 +100,7 @@ def run_of(
         max_num_batched_tokens=unstated.max_num_batched_tokens,
         gpu_memory_fraction=unstated.gpu_memory_fraction,
         max_num_seqs=places,
-        max_model_len=None if protocol == "static" else moments.longest_tokens,
+        max_model_len=moments.longest_tokens,
         kv_cache_dtype=(
             row.get("precision_kv", "").strip()
             or unstated.kv_cache_dtype
@@ -111,6 +112,9 @@ def run_of(
     )
     # The row was run, so its plan is one that an engine can run: `assumptions` reports changes.
     plan = with_wider_share(with_whole_experts(plan, shape), shape, gpu)
+    if protocol == "static" and facts.engine == DEFAULT_ENGINE:
+        # Scripts that call `LLM` seldom name a longest sequence.
+        plan = with_usual_length(plan, shape, gpu)
     plan = with_useful_places(plan, shape, gpu, moments.context_tokens)
     return PlannedRun(
         shape=shape,
