@@ -212,7 +212,7 @@ def line(name: str, errors: np.ndarray, inside: np.ndarray, of: np.ndarray) -> s
             continue
         percent = 100 * np.abs(np.expm1(logs[known]))
         cells.append(f"{np.median(percent):.1f} / {percent.mean():.1f}")
-        cells.append(f"{100 * np.nanmean(kept):.0f}%")
+        cells.append("" if np.isnan(kept).all() else f"{100 * np.nanmean(kept):.0f}%")
     return "| " + " | ".join(cells) + " |"
 
 
@@ -432,6 +432,9 @@ def page(bench: Bench, splits: Sequence[str]) -> str:
         logs, _ = anchored_logs(bench, count)
         name = f"pair, then {count} of its rows as anchors"
         lines.append(line(name, logs, anchored_held(bench, count), ~np.isnan(logs[0])))
+    logs, _ = anchored_logs(bench, 2, lambda row: row.engine)
+    name = "pair, then 2 of its rows under the same engine as anchors"
+    lines.append(line(name, logs, np.full_like(logs, np.nan), ~np.isnan(logs[0])))
     for title, key in STRATA.items():
         names = np.array([key(row) for row in bench.rows])
         split = "source" if title == "source" else "device" if title == "device" else "pair"

@@ -202,7 +202,8 @@ def read(
             rows = list(csv.DictReader(file))
         for row in rows:
             if row.get("check", "ok") != "ok":
-                refused[f"{path.stem}: doubtful ({row['check'].split(';')[0]})"] += 1
+                doubt = row["check"].split(";")[0].rstrip("0123456789.")
+                refused[f"{path.stem}: doubtful ({doubt})"] += 1
                 continue
             if row.get("mode") == "disagg":
                 refused[f"{path.stem}: prompts and answers on servers of their own"] += 1
