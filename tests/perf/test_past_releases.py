@@ -134,9 +134,12 @@ def law_of(gpu: str, version: str, model: str, engine: str = "vllm", **fields: o
     return StepLaw(operations(plan, shape), machine, plan, chosen)
 
 
-def key_s(law: StepLaw, sequences: int) -> float:
+def key_s(law: StepLaw, sequences: int, longest: int = 2000) -> float:
     """Seconds for one more key of every sequence, over those sequences."""
-    short, long = (law.decode_run_s(sequences, sequences * each, 1)[0] for each in (1000, 2000))
+    tokens = (longest - 1000, longest)
+    short, long = (law.decode_run_s(sequences, sequences * each, 1)[0] for each in tokens)
+    steps = (Step(decode_sequences=sequences, decode_context_tokens=sequences * n) for n in tokens)
+    assert (short, long) == pytest.approx([law(step) for step in steps])
     return float(long - short) / (1000 * sequences)
 
 
@@ -148,10 +151,13 @@ def test_paged_attention_on_amd_reads_alone_beyond_512_sequences_times_heads(
 ) -> None:
     """32 heads, divided among devices and, by vLLM, among the dies of an MI250."""
     model = "meta-llama/Meta-Llama-3-8B"
-    law = law_of(gpu, "0.5.3", model, tensor_parallel=devices)
-    assert key_s(law, most + 1) > 1.5 * key_s(law, most)
-    present = law_of(gpu, "0.20", model, tensor_parallel=devices)
-    assert key_s(present, most + 1) == pytest.approx(key_s(present, most))
+    for version in ("0.5.3", "0.6.1"):
+        law = law_of(gpu, version, model, tensor_parallel=devices)
+        assert key_s(law, most + 1) > 1.3 * key_s(law, most)
+        assert key_s(law, most + 1, longest=18_000) == pytest.approx(key_s(law, most))
+    for version in ("0.6.2", "0.20"):
+        law = law_of(gpu, version, model, tensor_parallel=devices)
+        assert key_s(law, most + 1) == pytest.approx(key_s(law, most))
 
 
 @pytest.mark.parametrize(
@@ -160,6 +166,7 @@ def test_paged_attention_on_amd_reads_alone_beyond_512_sequences_times_heads(
         ("meta-llama/Meta-Llama-3-8B", 8, 4, None, 0.28),
         ("mistralai/Mistral-7B-v0.1", 8, 4, None, 0.28),  # it takes 32,768 tokens, graphs 8,192
         ("meta-llama/Llama-2-70b-hf", 8, 8, None, 0.56),  # it takes 4,096
+        ("meta-llama/Llama-2-7b-hf", 32, 1, None, 0.56),
         ("meta-llama/Meta-Llama-3-8B", 8, 4, 4096, 0.56),
     ],
 )
@@ -195,6 +202,62 @@ def test_past_kernels_convert_fp8_caches_where_the_device_has_no_instruction(
     assert (ratio("A100", "fp8") > 1.5) == slower
     assert ratio("A100", "int8") < 1.3
     assert ratio("H100", "fp8") < 1.6
+
+
+def test_fp8_caches_are_widened_at_each_read_and_eight_bits_read_again() -> None:
+    """Groups of one and of four, of 128 + 128 numbers a KV head and layer, by vLLM 0.5.3."""
+    for model, kv_heads, reads in (
+        ("meta-llama/Llama-2-7b-hf", 32, 1.0),
+        ("meta-llama/Meta-Llama-3-8B", 8, 1 + 3 * 0.3),
+    ):
+        numbers = 32 * kv_heads * 256
+        law = law_of("A100", "0.5.3", model, kv_cache_dtype="fp8")
+        assert key_s(law, 16) == pytest.approx(7e-12 * numbers * reads, rel=0.01)
+        law = law_of("H100", "0.5.3", model, kv_cache_dtype="fp8")
+        reached = law.coefficients.attention
+        share = reached.memory_fraction * reached.small_cache_memory_share
+        expected_s = numbers * reads / (share * device("H100").memory_bytes_per_s)
+        assert key_s(law, 16) == pytest.approx(expected_s, rel=0.01)
+
+
+@pytest.mark.parametrize(("engine", "verified_s"), [("sglang", 1e-4), ("trtllm", 1e-4)])
+def test_engines_that_verify_drafts_in_python_wait_for_each_sequence(
+    engine: str, verified_s: float
+) -> None:
+    def law(drafts: int | None) -> StepLaw:
+        return law_of("H100", "", "meta-llama/Meta-Llama-3-8B", engine, draft_tokens=drafts)
+
+    none, some = law(None), law(2)
+    for sequences in (1, 64):
+        step = Step(decode_sequences=sequences, decode_context_tokens=sequences * 500)
+        with_s, without_s = (
+            StepLaw(
+                some.ops,
+                node(gpu="H100"),
+                Plan(model="drafts", draft_tokens=2),
+                changed(some.coefficients, {"host.draft_sequence_s": each}),
+            )(step)
+            for each in (some.coefficients.host.draft_sequence_s, 0.0)
+        )
+        assert with_s - without_s == pytest.approx(verified_s * sequences, rel=0.01)
+        assert with_s > none(step)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "longest", "misfit"),
+    [(500, None, False), (3000, 6000, True)],  # Llama 2 takes 4,096
+)
+def test_static_batches_have_the_networks_longest_sequence(
+    tokens: int, longest: int | None, *, misfit: bool
+) -> None:
+    row = {"model": "meta-llama/Llama-2-7b-hf", "gpu": "A100", "concurrency": 4}
+    batch = run(**row, isl=tokens, osl=tokens)
+    assert batch.plan.max_model_len == longest
+    assert (predict_runs([batch])[0].misfit is not None) == misfit
+    assert run(**row, isl=500, osl=500, protocol="closed").plan.max_model_len == 1000
+    assert run(**row, isl=500, osl=500, engine="tgi").plan.max_model_len == 1000
+    large = row | {"model": "meta-llama/Llama-3.1-70B-Instruct", "tp": 2, "isl": 500, "osl": 500}
+    assert run(**large).plan.max_model_len == 1000  # 131,072 tokens would not fit
 
 
 @pytest.mark.parametrize("name", ["Llama-3.1-405B-Instruct", "Meta-Llama-3.1-405B"])

@@ -177,7 +177,9 @@ def test_a_silent_table_keeps_the_cache_as_its_engine_does(engine, gpu, weights,
         ("trtllm", "1.2.0rc6.post2", False),
     ],
 )
-def test_runs_of_2026_were_warmed(engine: str, version: str, *, warmed: bool) -> None:
+def test_vllms_and_sglangs_runs_of_2026_were_warmed(
+    engine: str, version: str, *, warmed: bool
+) -> None:
     assert settings(engine=engine, version=version).warmed == warmed
     row = {
         "model": "Qwen/Qwen3-32B",

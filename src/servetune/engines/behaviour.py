@@ -37,7 +37,7 @@ class Era(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Name of the era in the fit's factors, such as `v0`.
-        before: The first release that is not meant, major and minor.
+        before: The first release that is not meant: major, minor and, where it counts, patch.
         named: Beginning of the releases' own names, where they are a fork's.
         years: Years that tables of measurements give in place of a release.
         apart: Whether kernels and host are others, so that what holds for present engines says
@@ -48,7 +48,7 @@ class Era(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    before: tuple[int, int] = (0, 0)
+    before: tuple[int, ...] = (0, 0)
     named: str = ""
     years: tuple[int, ...] = ()
     apart: bool = False
@@ -67,10 +67,12 @@ class Era(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @functools.lru_cache(maxsize=1024)
-def _release(version: str) -> tuple[int, int] | None:
-    """Major and minor of a release; `None` for a build without them."""
-    numbers = re.match(r"v?(\d+)\.(\d+)(?!\.dev)(?!\d)", version)
-    return None if numbers is None else (int(numbers[1]), int(numbers[2]))
+def _release(version: str) -> tuple[int, int, int] | None:
+    """Major, minor and patch of a release; `None` for a build without the former two."""
+    numbers = re.match(r"v?(\d+)\.(\d+)(?!\.dev)(?!\d)(?:\.(\d+))?", version)
+    if numbers is None:
+        return None
+    return int(numbers[1]), int(numbers[2]), int(numbers[3] or 0)
 
 
 class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +88,8 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
         eras: Earlier releases whose steps differ, the oldest first.
         checkpoint_cache_dtype: Type of the KV cache that its quantised checkpoints ask for; empty
             where they ask for none.
+        batches_have_usual_length: Whether published static batches name no longest sequence, so
+            that the network's counts.
         offline_divides_attention: Whether its published highest throughput of networks with experts
             is with attention divided by users, whatever degree its tables print.
         measured: First and last release in the runs that the fit has; `None` where it has none.
@@ -98,6 +102,7 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
     experts: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     eras: tuple[Era, ...] = ()
     checkpoint_cache_dtype: str = ""
+    batches_have_usual_length: bool = False
     offline_divides_attention: bool = False
     measured: tuple[str, str] | None = None
     plain_experts: bool = False

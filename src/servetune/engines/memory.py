@@ -354,8 +354,10 @@ def with_useful_places(
 
 def with_usual_length(plan: Plan, shape: NetworkShape, device: Device) -> Plan:
     """The plan of an engine that is told no longest sequence, where one of the network's fits."""
-    untold = msgspec.structs.replace(plan, max_model_len=None)
     longest = shape.max_context_tokens
+    if (plan.max_model_len or 0) > longest:
+        return plan  # which no engine takes
+    untold = msgspec.structs.replace(plan, max_model_len=None)
     filled = resolved(untold, shape, device)
     return untold if _concurrent(filled, shape, device, longest) >= 1 else plan
 

@@ -20,7 +20,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     on Volta and Turing, which have no bf16: engines then choose fp16 by default.
     `tdp_watts` is the board's power limit, or the one that the driver enforces; a low limit
     keeps clocks below those that the rates assume.
-    `dies` is the number of devices as which engines see it.
+    `dies` is the number of devices as which engines see it; the numbers are of all together.
     """
 
     name: str

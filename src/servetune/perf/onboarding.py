@@ -99,7 +99,7 @@ def as_toml(row: DeviceRow) -> str:
     """The row as a table of a device file."""
     lines = ["[[device]]"]
     for key, value in msgspec.structs.asdict(row).items():
-        if value is None or value == ():
+        if value is None or value == () or (key == "dies" and value == 1):
             continue
         # JSON's texts, numbers and lists of texts are TOML's.
         written = f"{value:g}" if isinstance(value, float) else msgspec.json.encode(value).decode()

@@ -13,8 +13,9 @@ their state of January to March 2026. Settings that they state and a table leave
 | requests sent before the run | twice the users from February 2026 on (pull request 480) |
 | tokens of one step, share of memory | `--chunked-prefill-size`, `--max_num_tokens` and similar |
 
-No setting follows from a measured time but two choices that say so: `_DRAFTED_TWINS`, and the
-reading of SGLang's rows of other lengths (`unstated_settings`). Runs of lengths that InferenceMAX
+No setting follows from a measured time but three choices that say so: `_DRAFTED_TWINS`, the
+reading of SGLang's rows of other lengths (`unstated_settings`), and which runs were not warmed
+(`_warmed`). Runs of lengths that InferenceMAX
 does not have come from other sweeps, whose servers are taken as their engines' defaults.
 
 Applied by `servetune estimate --batch --convention inferencemax` and by `benchmarks/prediction`
@@ -61,8 +62,8 @@ def unstated_settings(row: RowFacts) -> UnstatedSettings:
 def _warmed(row: RowFacts) -> bool:
     """Whether requests were sent before the run, by the date of its image.
 
-    TensorRT-LLM's images of that month are left out: their first tokens of DeepSeek-R1 are as late
-    as those before, whatever delays them.
+    TensorRT-LLM's images of that time are taken as not warmed: their first tokens of DeepSeek-R1
+    are as late as those before, whatever delays them.
     """
     first = _WARMED_FROM.get(row.engine)
     if first is None or not row.version:
@@ -101,7 +102,8 @@ _SETTINGS: Mapping[str, Convention] = MappingProxyType(
 #: First release whose rows of other lengths range: those before came from another client.
 _RANGING_FROM: Mapping[str, tuple[float, ...]] = MappingProxyType({"sglang": (0.0, 5.0, 6.0)})
 
-#: First image with which runs were warmed, by engine; nightly builds in the tables are later.
+#: First image with which runs were warmed, by engine; the tables' nightly builds and the image of
+#: GLM-5 (`glm5-hopper`) are later.
 _WARMED_FROM: Mapping[str, tuple[float, ...]] = MappingProxyType(
     {"sglang": (0.0, 5.0, 8.0), "vllm": (0.0, 15.0)}
 )

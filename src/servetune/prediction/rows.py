@@ -112,8 +112,7 @@ def run_of(
     )
     # The row was run, so its plan is one that an engine can run: `assumptions` reports changes.
     plan = with_wider_share(with_whole_experts(plan, shape), shape, gpu)
-    if protocol == "static" and facts.engine == DEFAULT_ENGINE:
-        # Scripts that call `LLM` seldom name a longest sequence.
+    if protocol == "static" and step_law_facts(facts.engine).batches_have_usual_length:
         plan = with_usual_length(plan, shape, gpu)
     plan = with_useful_places(plan, shape, gpu, moments.context_tokens)
     return PlannedRun(

@@ -96,7 +96,8 @@ class ExpertProducts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     every_expert_tokens: int = 0
 
 
-#: Longest sequence that captured graphs of vLLM are made for, where the network takes longer ones.
+#: Longest sequence that past releases of vLLM read in one pass, and that their captured graphs are
+#: made for.
 ONE_PASS_TOKENS = 8192
 
 
@@ -114,7 +115,7 @@ class AttentionKernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         read_once_group: Queries a KV head for which a kernel reads the cache once, whatever
             `repeated_reads` says; 0 for none.
         one_pass_heads: Sequences times query heads on a device above which one thread block reads
-            all keys of a query head, for itself; 0 for kernels that always share them out.
+            all keys of a query head in one pass; 0 for kernels that always divide them.
         one_pass_memory_fraction: Share of memory bandwidth that those reach where the longest
             sequence is of `ONE_PASS_TOKENS`; each keeps as many scores, which limits how many run
             at a time.

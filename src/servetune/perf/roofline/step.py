@@ -147,8 +147,7 @@ class StepLaw:
                 extra = self.coefficients.attention.extra_pairs_per_token * prefill_tokens
                 device_s += line.pair_s * (line.op.pairs(prefill_tokens, prefill_pairs) + extra)
             if decode_sequences:
-                keys = line.op.keys(decode_sequences, decode_context_tokens)
-                device_s += line.key_s(decode_sequences) * keys
+                device_s += line.keys_s(decode_sequences, decode_context_tokens)
         c, sequences = self.coefficients, prefill_sequences + decode_sequences
         host_s = (
             self._host_s(sequences)
@@ -191,11 +190,7 @@ class StepLaw:
         if self._drafted:
             device_s += self._drafting_s(sequences)
         for line in self._attentions:
-            window, key_s = line.op.window, line.key_s(sequences)
-            if window is None:
-                device_s += key_s * contexts
-            else:
-                device_s += key_s * np.minimum(contexts, sequences * window)
+            device_s += line.run_s(sequences, contexts)
         device_s *= self.coefficients.device_factor
         if not self._captured(sequences, prompts=False):
             device_s = np.maximum(device_s, self._launch_s + self._routing_s)
@@ -237,8 +232,7 @@ class StepLaw:
             kernels_s += c.attention.index_s if op.indexing else 0.0
             pairs = op.pairs(step.prefill_tokens, step.prefill_pairs)
             pairs_s = line.pair_s * (pairs + extra) if step.prefill_tokens else 0.0
-            keys = op.keys(step.decode_sequences, step.decode_context_tokens)
-            keys_s = line.key_s(step.decode_sequences) * keys
+            keys_s = line.keys_s(step.decode_sequences, step.decode_context_tokens)
             parts.append((op, op.count * kernels_s + pairs_s + keys_s))
         elementwise_s = ops.layer_count * c.small_kernels.per_layer * c.small_kernels.kernel_s
         elementwise_s += ops.elementwise_bytes_per_token * step.tokens / self._bytes_per_s
@@ -493,20 +487,33 @@ class _AttentionLine(NamedTuple):
 
     Attributes:
         pair_s: Seconds for a query-key pair of a prompt.
-        shared_s: Seconds for a key of an answer, whose reading thread blocks share.
-        alone_s: Seconds for one that a thread block reads for a query head alone.
-        most_sequences: Sequences up to which they share it.
+        key_s: Seconds for a key of an answer, all query heads together.
+        one_pass_key_s: The same where thread blocks read all keys of a query head each.
+        most_sequences: Sequences up to which they do not.
     """
 
     op: AttentionOp
     pair_s: float
-    shared_s: float
-    alone_s: float
+    key_s: float
+    one_pass_key_s: float
     most_sequences: float
 
-    def key_s(self, sequences: float) -> float:
-        """Seconds for each key of the answers of so many sequences."""
-        return self.shared_s if sequences <= self.most_sequences else self.alone_s
+    def keys_s(self, sequences: float, context_tokens: float) -> float:
+        """Seconds of all keys that so many sequences read, with their tokens together."""
+        one_pass = self.most_sequences < sequences
+        if one_pass and context_tokens <= sequences * ONE_PASS_TOKENS:
+            return self.one_pass_key_s * self.op.keys(sequences, context_tokens)
+        return self.key_s * self.op.keys(sequences, context_tokens)
+
+    def run_s(self, sequences: int, contexts: FloatArray) -> FloatArray:
+        """`keys_s` of the same sequences with other tokens; shape as `contexts`."""
+        read = contexts
+        if self.op.window is not None:
+            read = np.minimum(contexts, sequences * self.op.window)
+        if sequences <= self.most_sequences:
+            return self.key_s * read
+        one_pass = contexts <= sequences * ONE_PASS_TOKENS
+        return np.where(one_pass, self.one_pass_key_s, self.key_s) * read
 
 
 def _attention_line(
@@ -532,18 +539,18 @@ def _attention_line(
         a.widened_number_s * widened * reads,
         tokens_each * op.decode_flops_per_key / flops_per_s,
     )
-    shared_s = max(op.cache_bytes_per_key * reads / bytes_per_s, computed_s)
-    alone_s, most_sequences = shared_s, math.inf
+    key_s = max(op.cache_bytes_per_key * reads / bytes_per_s, computed_s)
+    one_pass_key_s, most_sequences = key_s, math.inf
     if a.one_pass_heads and op.query_heads:
         most_sequences = a.one_pass_heads * device.dies / op.query_heads
         share = a.one_pass_memory_fraction * max(1.0, ONE_PASS_TOKENS / longest_tokens)
-        alone_per_s = device.memory_bytes_per_s * min(share, a.memory_fraction)
-        alone_s = max(op.cache_bytes_per_key * op.queries_per_key / alone_per_s, computed_s)
+        bytes_per_s = device.memory_bytes_per_s * min(share, a.memory_fraction)
+        one_pass_key_s = max(op.cache_bytes_per_key * op.queries_per_key / bytes_per_s, computed_s)
     return _AttentionLine(
         op,
         op.count * op.prefill_flops_per_pair / flops_per_s,
-        op.count * shared_s,
-        op.count * alone_s,
+        op.count * key_s,
+        op.count * one_pass_key_s,
         most_sequences,
     )
 

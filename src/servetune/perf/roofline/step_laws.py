@@ -112,7 +112,7 @@ class StepLaws:
             c["experts.extra_rows"][:, None],
         )
         attention = stack.attentions
-        self._pair_s, self._key_s, self._alone_s, self._most_sequences = _attention_lines(stack, c)
+        self._pair_s, self._key_s, self._one_pass = _attention_lines(stack, c)
         latent_layers = (attention["count"] * attention["latent"]).sum(axis=1)
         self._fixed_s = (
             flat["layers"] * c["small_kernels.per_layer"] * c["small_kernels.kernel_s"]
@@ -151,8 +151,11 @@ class StepLaws:
         pairs += (c["attention.extra_pairs_per_token"] * prefill_tokens)[:, None]
         keys = np.minimum(decode_context_tokens[:, None], decode_sequences[:, None] * window)
         key_s = self._key_s
-        if self._alone_s is not None:
-            key_s = np.where(decode_sequences[:, None] > self._most_sequences, self._alone_s, key_s)
+        if self._one_pass is not None:
+            one_pass_key_s, most_sequences = self._one_pass
+            one_pass = decode_sequences[:, None] > most_sequences
+            one_pass &= (decode_context_tokens <= decode_sequences * ONE_PASS_TOKENS)[:, None]
+            key_s = np.where(one_pass, one_pass_key_s, key_s)
         device_s += (self._pair_s * pairs).sum(axis=1) + (key_s * keys).sum(axis=1)
         captured = flat["graphs"] > 0
         most = np.where(
@@ -261,10 +264,14 @@ def _matrix_lines(
 
 def _attention_lines(
     stack: PlanBatch, c: Mapping[str, Array]
-) -> tuple[Array, Array, Array | None, Array]:
-    """Arrays of `_AttentionLine` of `step`, shapes (R, A); the third is `None` if none needs it."""
+) -> tuple[Array, Array, tuple[Array, Array] | None]:
+    """Numbers of `_AttentionLine` of `step`, shapes (R, A); the last two only if any needs them."""
     table, flat = stack.attentions, stack.flat
-    own = {name[10:]: values[:, None] for name, values in c.items() if name[:10] == "attention."}
+    own = {
+        name.removeprefix("attention."): values[:, None]
+        for name, values in c.items()
+        if name.startswith("attention.")
+    }
     memory = flat["bytes_per_s"][:, None]
     latent, small = table["latent"] > 0, table["small_cache"] > 0
     peak = np.where(table["indexing"] > 0, flat["fp8_flops"][:, None], flat["bf16_flops"][:, None])
@@ -280,20 +287,18 @@ def _attention_lines(
         flat["tokens_each"][:, None] * table["key_flops"] / flops_per_s,
     )
     key_s = table["count"] * np.maximum(table["key_bytes"] * reads / bytes_per_s, computed_s)
-    alone_s, most = None, np.zeros_like(queries)
-    if own["one_pass_heads"].any():
-        heads = table["query_heads"]
-        limited = (own["one_pass_heads"] > 0) & (heads > 0)
-        most = np.full_like(queries, np.inf)
-        np.divide(own["one_pass_heads"] * flat["dies"][:, None], heads, out=most, where=limited)
-        share = own["one_pass_memory_fraction"] * np.maximum(
-            1.0, ONE_PASS_TOKENS / stack.longest_tokens[:, None]
-        )
-        alone_per_s = memory * np.minimum(share, own["memory_fraction"])
-        alone_s = table["count"] * np.maximum(
-            table["key_bytes"] * queries / alone_per_s, computed_s
-        )
-    return table["count"] * table["pair_flops"] / flops_per_s, key_s, alone_s, most
+    pair_s = table["count"] * table["pair_flops"] / flops_per_s
+    if not own["one_pass_heads"].any():
+        return pair_s, key_s, None
+    heads = table["query_heads"]
+    limited = (own["one_pass_heads"] > 0) & (heads > 0)
+    most_sequences = np.full_like(queries, np.inf)
+    places = own["one_pass_heads"] * flat["dies"][:, None]
+    np.divide(places, heads, out=most_sequences, where=limited)
+    shorter = np.maximum(1.0, ONE_PASS_TOKENS / stack.longest_tokens[:, None])
+    share = np.minimum(own["one_pass_memory_fraction"] * shorter, own["memory_fraction"])
+    one_pass_s = np.maximum(table["key_bytes"] * queries / (memory * share), computed_s)
+    return pair_s, key_s, (table["count"] * one_pass_s, most_sequences)
 
 
 def _rates(
