@@ -142,12 +142,16 @@ class StepLaw:
         device_s = self._dense_seconds(tokens, prefill_sequences + decode_tokens)
         if self._drafted and decode_sequences:
             device_s += self._drafting_s(decode_sequences)
-        for line in self._attentions:
+        for op, pair_s, key_s, one_pass_key_s, most_sequences in self._attentions:
             if prefill_tokens:
                 extra = self.coefficients.attention.extra_pairs_per_token * prefill_tokens
-                device_s += line.pair_s * (line.op.pairs(prefill_tokens, prefill_pairs) + extra)
-            if decode_sequences:
-                device_s += line.keys_s(decode_sequences, decode_context_tokens)
+                device_s += pair_s * (op.pairs(prefill_tokens, prefill_pairs) + extra)
+            if decode_sequences:  # `keys_s`, spelt out for the simulator
+                keys = op.keys(decode_sequences, decode_context_tokens)
+                one_pass = (
+                    most_sequences < decode_sequences >= decode_context_tokens / ONE_PASS_TOKENS
+                )
+                device_s += (one_pass_key_s if one_pass else key_s) * keys
         c, sequences = self.coefficients, prefill_sequences + decode_sequences
         host_s = (
             self._host_s(sequences)
