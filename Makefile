@@ -62,7 +62,7 @@ test: $(DEV_STAMP)  ## Tests that need neither a real engine nor a GPU, the slow
 # Those that take ten seconds or more each (servers that never get ready, kills at every request),
 # and the charts in a browser.
 .PHONY: test-slow
-test-slow: $(DEV_STAMP)  ## The slow tests, of which `test` has none (six minutes)
+test-slow: $(DEV_STAMP)  ## The slow tests, of which `test` has none (seven minutes)
 	@status=0; \
 	  $(BIN)/python -m pytest --part together --slow -n 4 --dist loadgroup || status=1; \
 	  $(BIN)/python -m pytest --part alone --slow || status=1; \
