@@ -122,7 +122,7 @@ def _device_row(
     except msgspec.ValidationError as error:
         raise _wrong(text, where, index, *_reason(str(error))) from error
     for key, value in msgspec.structs.asdict(row).items():
-        if isinstance(value, float) and not (value > 0 and math.isfinite(value)):
+        if isinstance(value, int | float) and not (value > 0 and math.isfinite(value)):
             raise _wrong(text, where, index, key, f"must be above zero, got {value:g}", "")
         if key in ("name", "vendor", "architecture") and not value.strip():
             raise _wrong(text, where, index, key, "must not be empty", "")
