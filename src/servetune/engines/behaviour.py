@@ -253,6 +253,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
             that it must not be below `max_num_seqs`.
         fraction_covers_activation: Whether `gpu_memory_fraction` includes activations, captured
             graphs and libraries, beside weights and cache.
+        cache_share: Share for the cache of the memory that is left after all else.
         experts_span_copies: Whether data-parallel copies share one set of routed experts.
         admission: Limits at which a request is refused at once.
         front_end: Processes that stream its answers.
@@ -269,6 +270,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     must_hold_longest: bool = False
     budget_covers_answers: bool = True
     fraction_covers_activation: bool = True
+    cache_share: float = 1.0
     experts_span_copies: bool = True
     admission: tuple[AdmissionLimit, ...] = ()
     front_end: FrontEnd = FrontEnd()

@@ -169,9 +169,9 @@ def _divided(plan: Plan, shape: NetworkShape, device: Device) -> Memory:
     placed = _placement(plan, shape)
     activation_bytes, graph_bytes, runtime_bytes = _reserved_bytes(plan, shape, device, placed)
     reserved_bytes = activation_bytes + graph_bytes + runtime_bytes
+    free_bytes = usable_bytes - reserved_bytes
     left = [
-        (max(0.0, usable_bytes - reserved_bytes - stage.weights_bytes), stage.kv_bytes_per_token)
-        for stage in placed.stages
+        (_cache_bytes(plan, free_bytes, stage), stage.kv_bytes_per_token) for stage in placed.stages
     ]
     # A stage whose layers keep nothing per token sets no limit.
     growing = [stage for stage in left if stage[1]] or [(min(left)[0], 1.0)]
@@ -215,7 +215,7 @@ def _sequences_in(free_bytes: float, plan: Plan, placed: _Placement, context_tok
     limit = plan.max_num_seqs or 1
     fitting: float = math.inf
     for stage in placed.stages:
-        left = max(0.0, free_bytes - stage.weights_bytes)
+        left = _cache_bytes(plan, free_bytes, stage)
         need = stage.sequence_bytes(context_tokens, plan.block_tokens or 1)
         fitting = min(fitting, left // need if need else (limit if left else 0))
     return min(int(fitting), plan.max_num_seqs or int(fitting)) * plan.data_parallel
@@ -400,6 +400,12 @@ def _usable_bytes(plan: Plan, device: Device) -> float:
         return fraction * device.memory_bytes
     driver_bytes = _DRIVER_BYTES + _DRIVER_FRACTION * device.memory_bytes
     return fraction * max(0.0, device.memory_bytes - driver_bytes)
+
+
+def _cache_bytes(plan: Plan, free_bytes: float, stage: _Stage) -> float:
+    """Cache of a stage whose weights and cache have so many bytes."""
+    share = engine(plan.engine).behaviour.cache_share
+    return share * max(0.0, free_bytes - stage.weights_bytes)
 
 
 def _reserved_bytes(

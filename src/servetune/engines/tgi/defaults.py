@@ -12,15 +12,14 @@ def _release_1(_plan: Plan, shape: NetworkShape, _device: Device) -> FieldValues
     """Text-generation-inference 1.x: steps run eagerly, prompts apart from decoding.
 
     Sources: `text-generation-launcher` 1.x arguments (2023-24) for the two token limits;
-    `flash_causal_lm.py` of the same for blocks of 16 tokens and the 5% that its warm-up leaves
-    free. The scheduler has no limit of sequences but memory; the router refuses more than
-    128 requests unless told.
+    `flash_causal_lm.py` of the same for blocks of 16 tokens. The scheduler has no limit of
+    sequences but memory; the router refuses more than 128 requests unless told.
     """
     return {
         "max_num_batched_tokens": 4096,
         "max_num_seqs": 128,
         "max_model_len": min(2048, shape.max_context_tokens),
-        "gpu_memory_fraction": 0.95,
+        "gpu_memory_fraction": 1.0,
         "block_tokens": 16,
         "dtype": "auto",
         "kv_cache_dtype": "auto",
