@@ -51,11 +51,11 @@ vllm:
 $(TINY)/config.json: | vllm
 	"$$(dirname "$$(command -v "$(VLLM)")")/python" tools/make_tiny_model.py $(TINY)
 
-# Two parts: four processes on two cores, since many tests wait; then, alone on the machine, those
+# Two parts: three processes on two cores, since many tests wait; then, alone on the machine, those
 # that judge times. `pytest` by itself runs all in one process; tests/conftest.py has the rules.
 test: $(DEV_STAMP)  ## Tests that need neither a real engine nor a GPU, the slow ones apart
 	@status=0; \
-	  $(BIN)/python -m pytest --part together -n 4 --dist loadgroup || status=1; \
+	  $(BIN)/python -m pytest --part together -n 3 --dist loadgroup || status=1; \
 	  $(BIN)/python -m pytest --part alone || status=1; \
 	  exit $$status
 
@@ -68,9 +68,11 @@ test-slow: $(DEV_STAMP)  ## The slow tests, of which `test` has none (seven minu
 	  $(BIN)/python -m pytest --part alone --slow || status=1; \
 	  exit $$status
 
+# The longest file first: the others fit beside it.
 test-engine: $(DEV_STAMP) $(TINY)/config.json  ## The thread on real vLLM (a few minutes)
 	@status=0; export SERVETUNE_VLLM="$(VLLM)" SERVETUNE_TINY_MODEL="$(CURDIR)/$(TINY)"; \
-	  $(BIN)/python -m pytest -m engine --part together -n 2 --dist loadfile || status=1; \
+	  $(BIN)/python -m pytest -m engine --part together -n 2 --dist loadfile \
+	    --no-loadscope-reorder tests/e2e/test_real_vllm.py tests || status=1; \
 	  $(BIN)/python -m pytest -m engine --part alone || status=1; \
 	  exit $$status
 

@@ -109,6 +109,7 @@ def test_a_day_is_answered_by_what_was_played(journal, tmp_path):
     assert plain["day"]["windows"]
 
 
+@pytest.mark.slow
 def test_trials_agree_with_the_prediction_of_the_same_copies(journals):
     predicted = st.fleet(
         "Qwen/Qwen3-4B", rate=20, **{**ON_L4, "constraints": "e2e_latency:p99<=5s"}

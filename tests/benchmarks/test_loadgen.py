@@ -15,12 +15,12 @@ NAMES = (
 )
 MANY_SHAPES = (
     "one token a write, no usage",
-    "five tokens a chunk, usage on every chunk",
+    pytest.param("five tokens a chunk, usage on every chunk", marks=pytest.mark.slow),
     "CRLF, cut anywhere",
-    "words like protocol, no usage, cut anywhere",
-    "reasoning and tool calls",
+    pytest.param("words like protocol, no usage, cut anywhere", marks=pytest.mark.slow),
+    pytest.param("reasoning and tool calls", marks=pytest.mark.slow),
     "ended by the connection",
-    "all at once",
+    pytest.param("all at once", marks=pytest.mark.slow),
 )
 #: The command's senders are the library's client; the command shows what both count.
 IN_SECONDS = (

@@ -36,8 +36,8 @@ def test_help_lists_every_verb_and_imports_nothing_heavy():
 
 
 @pytest.mark.parametrize("verb", [*VERBS, "deploy sagemaker"])
-def test_every_verb_explains_itself(verb):
-    done = servetune(*verb.split(), "--help")
+def test_every_verb_explains_itself(verb, called):
+    done = called(*verb.split(), "--help")
     assert done.returncode == 0
     assert "Usage: servetune" in done.stdout or "Usage: " in done.stdout
     assert done.stderr == ""

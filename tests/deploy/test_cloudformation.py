@@ -41,7 +41,16 @@ def stacked(kind: str, model: str = "Qwen/Qwen3-4B", **more: Any) -> Bundle:
     return render_sagemaker(msgspec.structs.replace(made, plan=plan), as_stack=True, **more)
 
 
-@pytest.mark.parametrize("kind", ["components", "companies", "queued", "pools", "reserved"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("components", "pools"),
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in ("companies", "queued", "reserved")
+        ),
+    ],
+)
 def test_a_template_is_what_cloudformation_takes(kind: str) -> None:
     """Types, properties, values and references, by CloudFormation's own schemas."""
     api = pytest.importorskip("cfnlint.api", reason="cfn-lint is not installed (group validators)")

@@ -517,14 +517,14 @@ def plans(draw: st.DrawFn, container: str) -> Plan:
     )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(plans("lmi"))
 def test_a_plan_survives_lmis_environment(original: Plan) -> None:
     assert parse_environment("lmi", rendered("lmi", original)) == original
 
 
-@pytest.mark.parametrize("container", ["vllm", "hf-vllm"])
-@settings(max_examples=60, deadline=None, derandomize=True)
+@pytest.mark.parametrize("container", ["vllm", pytest.param("hf-vllm", marks=pytest.mark.slow)])
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(original=plans("vllm"))
 def test_a_plan_survives_the_vllm_containers_environment(container: str, original: Plan) -> None:
     copies = original.replicas * original.data_parallel
@@ -532,7 +532,7 @@ def test_a_plan_survives_the_vllm_containers_environment(container: str, origina
     assert parse_environment(container, rendered(container, original)) == expected
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(plans("vllm"), LARGE, LARGE, st.floats(0.01, 1))
 def test_a_plan_survives_sglangs_environment(
     drawn: Plan, sequences: int, tokens: int, fraction: float
@@ -548,7 +548,7 @@ def test_a_plan_survives_sglangs_environment(
     assert parse_environment("sglang", rendered("sglang", told)) == expected
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(plans("lmi"))
 def test_a_plan_survives_tgis_environment(drawn: Plan) -> None:
     extra = tuple(item for item in drawn.extra if item[0] != "revision")

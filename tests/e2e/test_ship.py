@@ -78,6 +78,7 @@ def kept_time(container):
 
 
 @pytest.mark.timed
+@pytest.mark.slow  # test_ship_real.py has the same with a real engine, in CI
 def test_from_a_sweep_to_a_proved_endpoint_and_back_to_nothing(shell, double, fleet, tmp_path):
     tuned(shell)
     picked = shell("recommend", "q.json")

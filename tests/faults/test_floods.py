@@ -60,10 +60,10 @@ SLOW = pytest.mark.slow
     [
         ("event", "malformed: an event of more than 16 MiB"),
         ("chunk", "malformed: not HTTP: a chunk of more than 16 MiB"),
-        ("head", "malformed: not HTTP: a head without end"),
+        pytest.param("head", "malformed: not HTTP: a head without end", marks=SLOW),
         pytest.param("interim", "malformed: not HTTP: interim answers without end", marks=SLOW),
         pytest.param("error", "HTTP 500", marks=SLOW),
-        ("tokens", "malformed: the server counts 0 and 2147483647 tokens"),
+        pytest.param("tokens", "malformed: the server counts 0 and 2147483647 tokens", marks=SLOW),
         pytest.param("html", "malformed: asked for a stream, was sent text/html", marks=SLOW),
     ],
 )

@@ -90,7 +90,11 @@ def waits_s(result: SimulatedRun) -> Any:
 
 @pytest.mark.parametrize(
     ("load", "count"),
-    [(0.3, 15_000), (0.6, 15_000), pytest.param(0.8, 40_000, marks=pytest.mark.slow)],
+    [
+        pytest.param(0.3, 15_000, marks=pytest.mark.slow),
+        (0.6, 15_000),
+        pytest.param(0.8, 40_000, marks=pytest.mark.slow),
+    ],
 )
 def test_one_place_and_random_answers_wait_as_m_m_1(load: float, count: int) -> None:
     """Mean wait = load / (1 - load) mean services, to 8%; waits are alike for longer at 0.8."""
@@ -102,7 +106,11 @@ def test_one_place_and_random_answers_wait_as_m_m_1(load: float, count: int) -> 
 
 @pytest.mark.parametrize(
     ("places", "load", "count"),
-    [(2, 0.6, 15_000), (4, 0.7, 20_000), pytest.param(8, 0.85, 40_000, marks=pytest.mark.slow)],
+    [
+        (2, 0.6, 15_000),
+        pytest.param(4, 0.7, 20_000, marks=pytest.mark.slow),
+        pytest.param(8, 0.85, 40_000, marks=pytest.mark.slow),
+    ],
 )
 def test_places_and_random_answers_wait_as_m_m_c(places: int, load: float, count: int) -> None:
     """Erlang's C formula, and half a step to the next step's start, to 8%."""
