@@ -182,6 +182,7 @@ def test_a_day_prints_the_scaling_that_was_played(journal, tmp_path):
     assert ">24</text>" in page
 
 
+@pytest.mark.slow
 def test_a_day_may_have_instances_of_another_type_that_always_run(predicted):
     [small] = predicted.instances
     usd = 3 * small.price.usd_per_hour  # four copies for the price of three

@@ -231,7 +231,7 @@ def plans(draw, engine):
 
 @pytest.mark.parametrize("engine", deployable_engines())
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_words_read_back_are_the_plan(engine, data):
     plan = data.draw(plans(engine))
     own, words, variables, _ = rendered(plan)
@@ -246,7 +246,7 @@ def test_words_read_back_are_the_plan(engine, data):
 
 
 @given(data=st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_filling_twice_changes_nothing(data):
     engine = data.draw(st.sampled_from(list(deployable_engines())))
     plan = data.draw(plans(engine))

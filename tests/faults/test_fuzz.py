@@ -134,7 +134,7 @@ def tried(verb, option, text):
 
 
 QUICK = settings(
-    max_examples=25,
+    max_examples=15,
     deadline=None,
     derandomize=True,
     database=None,
