@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(config, items):
 def pytest_xdist_make_scheduler(config, log):
     """Hand out tests by function, all cases of one together, and those of an `xdist_group`.
 
-    xdist's own loadgroup hands out case by case, which costs a third of a core's time here.
+    xdist's own loadgroup hands out case by case: 20 s of a core more for ten thousand tests.
     """
     from xdist.scheduler import LoadGroupScheduling
 
