@@ -36,7 +36,7 @@ def test_what_vllm_did_here_is_what_it_does_there_unless_a_setting_is_lost(
     servetune, model, double, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # a process less, a third of a start
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # saves a third of a start
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     shell = Shell(servetune, double)
     shell(

@@ -13,11 +13,12 @@ and its figure of 128 users (`test_agreement.py`).
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from pathlib import Path
 
 import pytest
 
-from servetune.engines import check_fits
 from servetune.errors import DoesNotFit
 from servetune.hardware import instance
 from servetune.models import load_shape
@@ -159,7 +160,7 @@ def test_copies_on_one_machine_do_less_than_as_many_times_one(size: str, degree:
 
 
 @pytest.mark.parametrize(
-    ("size", "published"),
+    ("size", "cheapest"),
     [
         ("7b", "ml.g5.2xlarge"),
         ("70b", "ml.p4d.24xlarge"),
@@ -167,30 +168,37 @@ def test_copies_on_one_machine_do_less_than_as_many_times_one(size: str, degree:
         ("falcon-40b", "ml.p4d.24xlarge"),
     ],
 )
-def test_the_cheapest_tokens_come_from_the_published_instance(size: str, published: str) -> None:
-    """At each instance's highest throughput, and today's prices.
+def test_the_cheapest_tokens_come_from_the_instance_that_measured_rates_name(
+    size: str, cheapest: str
+) -> None:
+    """Highest throughputs of the study and of the prediction, at prices of 2026-09.
 
     Llama 2 13B does not come out: its eight A100 are predicted 17% too slow.
     """
     costs = {}
     for name, degree in INSTANCES.items():
-        try:
-            check_fits(Plan(model="m", engine="tgi", tensor_parallel=degree, max_model_len=2048),
-                       SHAPES[size], instance(name).device)  # fmt: skip
-        except DoesNotFit:
-            continue
-        most = max(jumpstart(size, name, degree, users)[0] for users in (16, 64, 128, 256, 512))
-        costs[name] = instance(name).cost_per_million_tokens_usd(most)
-    assert min(costs, key=costs.__getitem__) == published
+        with contextlib.suppress(DoesNotFit):
+            most = max(jumpstart(size, name, degree, users)[0] for users in (16, 64, 128, 256, 512))
+            costs[name] = instance(name).cost_per_million_tokens_usd(most)
+    assert min(costs, key=costs.__getitem__) == cheapest
+
+
+@functools.cache
+def eight_copies(users: int) -> tuple[float, float]:
+    """Requests per second, and the median end-to-end latency in seconds, of Llama 2 13B."""
+    plan = Plan(model="m", engine="tgi", replicas=8, max_model_len=4096, dtype="float16")
+    load = Workload.of(LengthLaws.fixed(1000, 50), request_count=2450, concurrency=users)
+    run = simulate(plan, SHAPES["13b"], instance("ml.p4d.24xlarge"), load)
+    ends = sorted(record.e2e_s for record in run.records)
+    return len(ends) / run.duration_s, ends[len(ends) // 2]
+
+
+@pytest.mark.parametrize("users", [150, 200, 350, 500])
+def test_eight_copies_have_the_published_rate(users: int) -> None:
+    assert 24 < eight_copies(users)[0] < 27
 
 
 @pytest.mark.parametrize(("users", "median_s"), [(100, 3.76), (200, 7.81), (350, 12.57)])
-def test_eight_copies_serve_what_was_published(users: int, median_s: float) -> None:
-    """With 300 users (9.78 s) and 500 (16.9) medians are predicted 13 and 15% too long."""
-    shape, machine = SHAPES["13b"], instance("ml.p4d.24xlarge")
-    plan = Plan(model="m", engine="tgi", replicas=8, max_model_len=4096, dtype="float16")
-    load = Workload.of(LengthLaws.fixed(1000, 50), request_count=2450, concurrency=users)
-    run = simulate(plan, shape, machine, load)
-    assert 24 < len(run.records) / run.duration_s < 27
-    ends = sorted(record.e2e_s for record in run.records)
-    assert ends[len(ends) // 2] == pytest.approx(median_s, rel=0.1)
+def test_eight_copies_have_the_published_median(users: int, median_s: float) -> None:
+    """Those that come out; with 250, 300, 400 and 500 users medians are 10 to 17% too long."""
+    assert eight_copies(users)[1] == pytest.approx(median_s, rel=0.1)

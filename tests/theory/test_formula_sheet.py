@@ -50,9 +50,9 @@ def test_a_token_of_cache_is_two_vectors_per_layer_and_head(
 
 
 def test_the_largest_batch_is_what_the_plans_cache_holds() -> None:
-    """On paper four contexts of 4,096 fit an A10G, and with driver, activations and a margin.
+    """Four contexts of 4,096 fit an A10G on paper, and with driver, activations and a margin, too.
 
-    TGI's authors ran a like model on an A10 with 17,664 tokens (vllm-project/vllm issue 381).
+    Llama 7B was served on an A10 with room for 17,664 tokens (vllm-project/vllm issue 381).
     """
     plan = tgi()
     divided = memory(plan, LLAMA_7B, A10G)

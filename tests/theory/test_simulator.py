@@ -189,7 +189,12 @@ class ConstantLaw:
 
 
 @pytest.mark.parametrize(
-    "load", [*(pytest.param(load, marks=pytest.mark.slow) for load in (0.3, 0.8)), 0.6]
+    "load",
+    [
+        pytest.param(0.3, marks=pytest.mark.slow),
+        0.6,
+        pytest.param(0.8, marks=pytest.mark.slow),
+    ],
 )
 def test_one_place_and_constant_service_wait_as_m_d_1(load: float) -> None:
     """Pollaczek-Khinchine: mean wait = load / (2 (1 - load)) services; 40,000 requests, 6%."""

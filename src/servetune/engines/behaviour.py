@@ -253,7 +253,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
             that it must not be below `max_num_seqs`.
         fraction_covers_activation: Whether `gpu_memory_fraction` includes activations, captured
             graphs and libraries, beside weights and cache.
-        cache_share: Share for the cache of the memory that is left after all else.
+        cache_share: Share of the memory left by weights and working memory that the cache takes.
         experts_span_copies: Whether data-parallel copies share one set of routed experts.
         admission: Limits at which a request is refused at once.
         front_end: Processes that stream its answers.

@@ -403,7 +403,7 @@ def _usable_bytes(plan: Plan, device: Device) -> float:
 
 
 def _cache_bytes(plan: Plan, free_bytes: float, stage: _Stage) -> float:
-    """Cache of a stage whose weights and cache have so many bytes."""
+    """Bytes of a stage's cache per device, where its weights and cache may have `free_bytes`."""
     share = engine(plan.engine).behaviour.cache_share
     return share * max(0.0, free_bytes - stage.weights_bytes)
 
