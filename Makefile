@@ -34,7 +34,7 @@ $(BASE_STAMP): $(VENV)/.created requirements/base.txt pyproject.toml
 	@touch $@
 
 $(DEV_STAMP): $(BASE_STAMP) requirements/dev.txt
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	tools/install_locked.sh $(VENV) requirements/dev.txt
 	@touch $@
 
 demo: $(BASE_STAMP)  ## The main job on the simulated engine: tune, report, recommend, deploy bundle
@@ -69,23 +69,25 @@ test-slow: $(DEV_STAMP)  ## The slow tests, of which `test` has none (seven minu
 	  exit $$status
 
 # The longest file first: the others fit beside it.
+ENGINE_TESTS = $(shell grep -rl --include='test_*.py' mark.engine tests)
+
 test-engine: $(DEV_STAMP) $(TINY)/config.json  ## The thread on real vLLM (a few minutes)
 	@status=0; export SERVETUNE_VLLM="$(VLLM)" SERVETUNE_TINY_MODEL="$(CURDIR)/$(TINY)"; \
 	  $(BIN)/python -m pytest -m engine --part together -n 2 --dist loadfile \
-	    --no-loadscope-reorder tests/e2e/test_real_vllm.py tests || status=1; \
-	  $(BIN)/python -m pytest -m engine --part alone || status=1; \
+	    --no-loadscope-reorder tests/e2e/test_real_vllm.py $(ENGINE_TESTS) || status=1; \
+	  $(BIN)/python -m pytest -m engine --part alone $(ENGINE_TESTS) || status=1; \
 	  exit $$status
 
 RAY_STAMP := $(VENV)/.ray-installed
 
 $(RAY_STAMP): $(DEV_STAMP) requirements/ray.txt
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/ray.txt
+	tools/install_locked.sh $(VENV) requirements/ray.txt
 	@touch $@
 
 VALIDATORS_STAMP := $(VENV)/.validators-installed
 
 $(VALIDATORS_STAMP): $(DEV_STAMP) requirements/validators.txt
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/validators.txt
+	tools/install_locked.sh $(VENV) requirements/validators.txt
 	@touch $@
 
 .PHONY: validators
@@ -94,7 +96,7 @@ validators: $(VALIDATORS_STAMP)  ## Schemas of Kubernetes, Compose and CloudForm
 MUTATION_STAMP := $(VENV)/.mutation-installed
 
 $(MUTATION_STAMP): $(DEV_STAMP) requirements/mutation.txt
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/mutation.txt
+	tools/install_locked.sh $(VENV) requirements/mutation.txt
 	@touch $@
 
 .PHONY: mutants
@@ -104,7 +106,7 @@ mutants: $(MUTATION_STAMP)  ## Changes of the pure rooms that no test notices, a
 SITE_STAMP := $(VENV)/.site-installed
 
 $(SITE_STAMP): $(DEV_STAMP) requirements/site.txt
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/site.txt
+	tools/install_locked.sh $(VENV) requirements/site.txt
 	@touch $@
 
 .PHONY: site

@@ -274,7 +274,7 @@ async def test_an_answer_of_sql_is_a_table_of_bounded_size(agent, journal):
         assert "1 row from" in said(found)
         wide = await call(client, "runs_sql", sql="SELECT * FROM results LIMIT 1")
         assert re.search(r"model_name +Qwen", said(wide))
-        for sql in ("SELECT repeat('a', 300000000)", "SELECT * FROM range(100001)"):
+        for sql in ("SELECT repeat('a', 30000000)", "SELECT * FROM range(100001)"):
             refused = await call(client, "runs_sql", sql=sql)
             assert refused.is_error
             assert "the answer has more than" in said(refused)

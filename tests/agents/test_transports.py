@@ -55,7 +55,13 @@ async def test_over_stdio_nothing_but_the_protocol_is_on_standard_output(tmp_pat
     assert (tmp_path / "own").is_dir()
 
 
-@pytest.mark.parametrize("also_writes", [True, False], ids=["closes both", "only stops reading"])
+@pytest.mark.parametrize(
+    "also_writes",
+    [
+        pytest.param(True, id="closes both", marks=pytest.mark.slow),
+        pytest.param(False, id="only stops reading"),
+    ],
+)
 def test_over_stdio_a_client_that_goes_away_ends_the_server_quietly(tmp_path, also_writes):
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}}
     hello["clientInfo"] = {"name": "client", "version": "1"}

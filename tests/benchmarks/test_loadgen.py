@@ -19,7 +19,7 @@ MANY_SHAPES = (
     "CRLF, cut anywhere",
     pytest.param("words like protocol, no usage, cut anywhere", marks=pytest.mark.slow),
     pytest.param("reasoning and tool calls", marks=pytest.mark.slow),
-    "ended by the connection",
+    pytest.param("ended by the connection", marks=pytest.mark.slow),
     pytest.param("all at once", marks=pytest.mark.slow),
 )
 #: The command's senders are the library's client; the command shows what both count.

@@ -93,15 +93,20 @@ def test_a_closed_loop_sends_what_was_asked_and_no_more_at_once(fake):
 @pytest.mark.parametrize(
     "arrivals",
     [
-        ("--rate", 100),
-        ("--rate", 100, "--arrivals", "constant"),
         ("--rate", 100, "--arrivals", "gamma"),
-        ("--arrivals", "kind=gamma,rate_per_s=100,burstiness=0.5"),
         ("--arrivals", "kind=mmpp,rates_per_s=[50,200],dwell_s=[0.1,0.1]"),
-        ("--arrivals", "kind=piecewise,steps=[(0.1,50),(1,200)]"),
-        ("--arrivals", "kind=ramp,from_per_s=50,to_per_s=200,over_s=1"),
-        ("--arrivals", "kind=sine,mean_per_s=100,amplitude_per_s=50,period_s=1"),
         ("--arrivals", f"kind=scheduled,times_s={[i / 100 for i in range(12)]}".replace(" ", "")),
+        *(
+            pytest.param(case, marks=pytest.mark.slow)
+            for case in (
+                ("--rate", 100),
+                ("--rate", 100, "--arrivals", "constant"),
+                ("--arrivals", "kind=gamma,rate_per_s=100,burstiness=0.5"),
+                ("--arrivals", "kind=piecewise,steps=[(0.1,50),(1,200)]"),
+                ("--arrivals", "kind=ramp,from_per_s=50,to_per_s=200,over_s=1"),
+                ("--arrivals", "kind=sine,mean_per_s=100,amplitude_per_s=50,period_s=1"),
+            )
+        ),
     ],
 )
 def test_an_open_loop_takes_every_law_of_arrivals(fake, tmp_path, arrivals):

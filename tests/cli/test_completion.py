@@ -30,11 +30,16 @@ def completed(*words: str) -> list[str]:
     [
         (("estimate", "--gpu", "h10"), "H100"),
         (("tune", "--model", "qwen/qwen3-4"), "Qwen/Qwen3-4B"),
-        (("simulate", "--instance", "ml.g6.12"), "ml.g6.12xlarge"),
-        (("bench", "--workload", "rag"), "rag_document_qa"),
-        (("tune", "--engine", "sg"), "sglang"),
-        (("estimate", "--num"), "--num-gpus"),
         (("recom",), "recommend"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (("simulate", "--instance", "ml.g6.12"), "ml.g6.12xlarge"),
+                (("bench", "--workload", "rag"), "rag_document_qa"),
+                (("tune", "--engine", "sg"), "sglang"),
+                (("estimate", "--num"), "--num-gpus"),
+            )
+        ),
     ],
 )
 def test_a_shell_completes_what_is_known(words, found):

@@ -586,7 +586,9 @@ def test_nothing_is_made_before_somebody_agreed_to_the_cost(
     assert again.returncode == 0, again.stderr  # it stands: nothing more is spent
 
 
-@pytest.mark.parametrize(("answer", "status"), [("n", 2), ("y", 0)])
+@pytest.mark.parametrize(
+    ("answer", "status"), [("n", 2), pytest.param("y", 0, marks=pytest.mark.slow)]
+)
 def test_whoever_sits_at_a_terminal_is_asked(
     run: Any, sweep: Path, tmp_path: Path, double: FakeAws, answer: str, status: int
 ) -> None:

@@ -113,9 +113,15 @@ def test_a_thing_that_rests_and_refuses_all_the_same_is_asked_again(world: World
 @pytest.mark.parametrize(
     "denied",
     [
-        "DescribeScalingPolicies", "DeregisterScalableTarget", "DescribeAlarms", "DeleteAlarms",
-        "ListInferenceComponents", "ListModels", "ListEndpointConfigs", "ListTags",
-        "DescribeInferenceComponent", "DescribeEndpointConfig", "DeleteModel",
+        "DeregisterScalableTarget", "DescribeAlarms", "ListInferenceComponents", "ListTags",
+        "DeleteModel",
+        *(
+            pytest.param(call, marks=pytest.mark.slow)
+            for call in (
+                "DescribeScalingPolicies", "DeleteAlarms", "ListModels", "ListEndpointConfigs",
+                "DescribeInferenceComponent", "DescribeEndpointConfig",
+            )
+        ),
     ],
 )  # fmt: skip
 def test_who_lacks_a_permission_beside_it_still_ends_what_costs(

@@ -231,7 +231,7 @@ def plans(draw, engine):
 
 @pytest.mark.parametrize("engine", deployable_engines())
 @given(data=st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_words_read_back_are_the_plan(engine, data):
     plan = data.draw(plans(engine))
     own, words, variables, _ = rendered(plan)

@@ -71,7 +71,14 @@ def life(world: World, first: Deployment, second: Deployment) -> None:
     assert world.left() == []
 
 
-@pytest.mark.parametrize("kind", ["plain", "scaled", "components", "queued"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "scaled",
+        "components",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("plain", "queued")),
+    ],
+)
 def test_the_operators_policy_is_enough_for_the_whole_life_of_its_endpoint(
     world: World, kind: str
 ) -> None:

@@ -89,7 +89,7 @@ def test_the_files_alone_give_the_plan_back(target, engine):
 
 @pytest.mark.parametrize("target", RENDER)
 @given(data=st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_any_plan_comes_back_out_of_any_target(target, data):
     engine = data.draw(st.sampled_from(["vllm", "sglang"] + ["tgi"] * (target != "bentoml")))
     plan = data.draw(plans(engine))

@@ -241,8 +241,14 @@ LOAD = ("-c", "4", "-n", "20", "--input-tokens", "32", "--output-tokens", "12", 
     [
         ({"break_after": 3, "break_every": 4}, (), "model_error",
          "ModelStreamError ContainerFailed"),
-        ({"limit_s": 0.001}, (), "time_limit", "InvocationTimeLimit: ModelStreamError"),
-        ({"limit_s": 0.001}, ("--no-stream",), "time_limit", "InvocationTimeLimit: ModelError"),
+        pytest.param(
+            {"limit_s": 0.001}, (), "time_limit", "InvocationTimeLimit: ModelStreamError",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"limit_s": 0.001}, ("--no-stream",), "time_limit", "InvocationTimeLimit: ModelError",
+            marks=pytest.mark.slow,
+        ),
     ],
 )  # fmt: skip
 def test_what_fails_on_the_way_is_counted_by_its_name(

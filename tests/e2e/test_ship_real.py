@@ -41,7 +41,7 @@ def test_what_vllm_did_here_is_what_it_does_there_unless_a_setting_is_lost(
     shell = Shell(servetune, double)
     shell(
         "tune", "--engine", "vllm", "--model", model,
-        "--server-args", "max_num_seqs=[2,16];max_model_len=2048;enforce_eager=True;dtype=float32",
+        "--server-args", "max_num_seqs=16;max_model_len=2048;enforce_eager=True;dtype=float32",
         "--client-args",
         "max_concurrency=12;num_prompts=120;warmup_requests=32;random_input_len=64;"
         "random_output_len=32",

@@ -107,7 +107,9 @@ def test_the_cause_of_an_end_is_cut_after_secrets_are_gone(most):
     assert leaks(diagnose(line).message) == []
 
 
-@pytest.mark.parametrize("mood", ["refuses", "breaks", "names"])
+@pytest.mark.parametrize(
+    "mood", ["breaks", *(pytest.param(one, marks=pytest.mark.slow) for one in ("refuses", "names"))]
+)
 def test_no_file_of_a_bench_has_a_secret_that_its_server_tells(talker, tmp_path, mood):
     url, log = talker(mood)
     words = ["bench", url, *(() if mood == "names" else ("--model", "m")), "-c", "4"]

@@ -220,11 +220,11 @@ class TestChunkShapes:
     @pytest.mark.parametrize(
         "behaviour",
         [
-            Behaviour(crlf=True),
-            Behaviour(split_bytes=7),
+            pytest.param(Behaviour(crlf=True), marks=pytest.mark.slow),
+            pytest.param(Behaviour(split_bytes=7), marks=pytest.mark.slow),
             Behaviour(split_bytes=1, crlf=True),
             Behaviour(done=False),
-            Behaviour(tokens_per_chunk=3),
+            pytest.param(Behaviour(tokens_per_chunk=3), marks=pytest.mark.slow),
             Behaviour(tokens_per_chunk=3, usage="final"),
             Behaviour(silent_every=3),
         ],

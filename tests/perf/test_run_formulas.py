@@ -194,7 +194,9 @@ def test_users_in_step_wait_longer_first_and_shorter_between_tokens() -> None:
     "engine", ["vllm", pytest.param("sglang", marks=pytest.mark.slow), "trtllm"]
 )
 @pytest.mark.parametrize(("prompt", "answer"), [(1024, 1024), (8192, 1024), (1024, 8192)])
-@pytest.mark.parametrize("ratio", [0.0, pytest.param(0.8, marks=pytest.mark.slow), 1.0])
+@pytest.mark.parametrize(
+    "ratio", [0.0, *(pytest.param(one, marks=pytest.mark.slow) for one in (0.8, 1.0))]
+)
 @pytest.mark.parametrize("places", [64, 2048])
 def test_more_users_than_places_wait_but_change_nothing_else(
     engine: str, prompt: int, answer: int, ratio: float, places: int

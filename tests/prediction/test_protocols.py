@@ -103,7 +103,12 @@ def open_loop(engine: str, prompt: int, answer: int, rate: float) -> tuple[RunPo
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 @pytest.mark.parametrize(
-    ("prompt", "answer", "rate"), [(1024, 256, 10), (1024, 256, 20), (8192, 64, 2), (8192, 64, 3)]
+    ("prompt", "answer", "rate"),
+    [
+        (1024, 256, 20),
+        (8192, 64, 3),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((1024, 256, 10), (8192, 64, 2))),
+    ],
 )
 def test_prompts_of_an_open_loop_lengthen_the_gaps_of_those_that_decode(
     engine: str, prompt: int, answer: int, rate: float

@@ -64,7 +64,7 @@ def test_copies_of_experts_are_servers_of_their_own_where_engines_of_one_share_t
     assert apart.copies_left_out == 0
 
 
-@pytest.mark.parametrize("name", ["vllm", "sglang", "tgi"])
+@pytest.mark.parametrize("name", ["vllm", pytest.param("sglang", marks=pytest.mark.slow), "tgi"])
 @pytest.mark.parametrize("model", [DENSE, EXPERTS])
 def test_each_server_is_one_plan_of_its_own_that_fills_the_machine(name, model):
     machine = node(gpu="L4", count=4)

@@ -63,6 +63,7 @@ def test_states_of_a_rate_that_is_huge_or_nothing_are_numbers(states):
     assert np.allclose(chances.sum(axis=1), 1)
 
 
+@pytest.mark.slow
 def test_short_bursts_on_a_rate_that_moves_are_told_from_its_steps():
     steps = ((2400.0, 0.5), (1500.0, 0.25), (600.0, 0.7))
     law = Modulated(steps=steps, factors=(0.6, 1.9), dwell_s=(40.0, 18.0))
