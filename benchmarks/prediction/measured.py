@@ -52,6 +52,7 @@ SILICON = "silicon_dev"
 #: Requests of a run in the notes of several sources.
 _REQUESTS = re.compile(
     r"(\d+) prompts,|prompts (\d+)|(\d+) Poisson arrivals|(\d+) fixed-length requests"
+    r"|llmperf (\d+) requests"
 )
 _MAX_CONCURRENCY = re.compile(r"max_concurrency (\d+)")
 #: Layouts of Argonne's runs on several devices, as the ends of notes name them -> columns.
@@ -236,7 +237,7 @@ def read(
             misfit=misfit,
             # "Meta's version is not at all optimized for MI300X" (dstack's comparison).
             teaches=not (row["gpu"] == "MI300X" and "checkpoint by meta" in row.get("notes", "")),
-            **{name: _time(row, name) for name in ("ttft_ms", "tpot_ms", "e2e_ms")},
+            **_times(row, run),
             output_tokens_per_s=_time(row, "output_tokens_per_s"),
         )
         for (source, row, run), features, misfit, kv_tokens in zip(
@@ -396,6 +397,16 @@ def stated(row: Mapping[str, str]) -> dict[str, str]:
 def loops_of(rows: Iterable[Measured]) -> RunFormulas:
     """The rows' runs side by side."""
     return run_formulas([row.run for row in rows])[0]
+
+
+def _times(row: Mapping[str, str], run: PlannedRun) -> dict[str, float]:
+    """Times of a row; a request's time over its tokens, where that was counted, is taken apart."""
+    found = {name: _time(row, name) for name in ("ttft_ms", "tpot_ms", "e2e_ms")}
+    if "(E2E/tokens)" in row.get("notes", ""):
+        tokens = length_moments(run.lengths).output_tokens
+        found["e2e_ms"] = tokens * found["tpot_ms"]
+        found["tpot_ms"] = (found["e2e_ms"] - found["ttft_ms"]) / (tokens - 1)
+    return found
 
 
 def _time(row: Mapping[str, str], name: str) -> float:

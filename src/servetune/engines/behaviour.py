@@ -254,6 +254,8 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
         fraction_covers_activation: Whether `gpu_memory_fraction` includes activations, captured
             graphs and libraries, beside weights and cache.
         cache_share: Share of the memory left by weights and working memory that the cache takes.
+        prompt_logits: Whether the largest step has logits of every prompt token, and their
+            logarithms, rather than of each sequence's last.
         experts_span_copies: Whether data-parallel copies share one set of routed experts.
         admission: Limits at which a request is refused at once.
         front_end: Processes that stream its answers.
@@ -271,6 +273,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     budget_covers_answers: bool = True
     fraction_covers_activation: bool = True
     cache_share: float = 1.0
+    prompt_logits: bool = False
     experts_span_copies: bool = True
     admission: tuple[AdmissionLimit, ...] = ()
     front_end: FrontEnd = FrontEnd()

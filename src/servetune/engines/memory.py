@@ -433,8 +433,11 @@ def _activation_bytes(plan: Plan, shape: NetworkShape, placed: _Placement) -> fl
     """
     assert plan.max_num_batched_tokens is not None
     assert plan.max_num_seqs is not None
-    numbers = plan.max_num_batched_tokens * placed.numbers_per_token
-    return numbers * placed.plain_bytes + plan.max_num_seqs * shape.vocab * _LOGIT_BYTES
+    tokens = plan.max_num_batched_tokens
+    if engine(plan.engine).behaviour.prompt_logits:
+        return tokens * (placed.numbers_per_token + 2 * shape.vocab) * placed.plain_bytes
+    logit_bytes = plan.max_num_seqs * shape.vocab * _LOGIT_BYTES
+    return tokens * placed.numbers_per_token * placed.plain_bytes + logit_bytes
 
 
 def _width(plan: Plan, shape: NetworkShape, layer: Layer) -> float:
