@@ -437,3 +437,18 @@ def test_suggestions_that_make_no_sense_are_refused(run, arguments, says):
     done = run("calibrate", *arguments)
     assert done.returncode == 2
     assert says in done.stderr.splitlines()[0]
+
+
+def test_one_anchor_narrows_the_interval_of_a_simulation_at_its_place(run, tmp_path):
+    (tmp_path / "one.jsonl").write_text(PUBLISHED.read_text().splitlines()[0] + "\n")
+    tpot_factor(run, tmp_path / "one.jsonl", "--name", "one")
+    load = ("--input-len", "220", "--output-len", "200", "--tensor-parallel", "4", "-n", "300")
+
+    def width(users, *more):
+        done = run("simulate", *ON_L4, *load, "-c", str(users), *more, "--json")
+        assert done.returncode == 0, done.stderr
+        interval = json.loads(done.stdout)["interval"]
+        return interval["high_factor"] / interval["low_factor"]
+
+    near, far = (width(users, "--calibration", "one") for users in (32, 1))
+    assert near < 0.7 * min(far, width(32))

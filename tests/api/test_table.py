@@ -1,4 +1,5 @@
 import csv
+import math
 
 import pytest
 
@@ -308,6 +309,32 @@ def test_measured_rows_correct_those_that_are_like_them_most(predict, predict_be
     assert by_tpot[0] > by_tpot[1] > by_tpot[2] > 1.0
     assert 1.2 < by_ttft[0] < 1.5
     assert found[3] == plain[3]
+
+
+def test_anchors_correct_open_loops_where_their_rate_has_them(servetune, tmp_path):
+    head = "model,gpu,engine,isl,osl,concurrency,rate,protocol,requests"
+    rows = [f"Qwen/Qwen3-8B,H100,vllm,1024,512,{n},{rate},open,1000" for n, rate in
+            ((50, 1), (1, 1), ("", 8))]  # fmt: skip
+    (tmp_path / "rows.csv").write_text("\n".join([head, *rows]) + "\n")
+
+    def predicted(*more):
+        done = servetune("estimate", "--batch", "rows.csv", "--out", "out.csv", *more)
+        assert done.returncode == 0, done.stderr
+        with (tmp_path / "out.csv").open(newline="") as file:
+            found = list(csv.DictReader(file))
+        return [(float(row["tpot_ms"]), float(row["output_tokens_per_s"])) for row in found]
+
+    plain = predicted()
+    for factor in (0.7, 1.4):
+        anchor = f"{rows[2]},{factor * plain[2][0]}"
+        (tmp_path / "measured.csv").write_text(f"{head},tpot_ms\n{anchor}\n")
+        found = predicted("--anchors", "measured.csv")
+        assert found[0] == found[1]  # whatever its column says of a number in flight
+        moves = [abs(math.log(new / old)) for (new, _), (old, _) in zip(found, plain, strict=True)]
+        assert moves[2] > moves[0] > 0
+        for (_, rate), (_, before), asked in zip(found, plain, (1, 1, 8), strict=True):
+            assert rate == pytest.approx(before, rel=0.03)  # what is asked for is served
+            assert rate <= 512 * asked
 
 
 def test_two_anchors_narrow_the_interval_and_one_time_may_be_missing(predict, predict_beside):

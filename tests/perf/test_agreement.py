@@ -106,3 +106,39 @@ def rates(plan: Plan, lengths: Lengths, users: int) -> tuple[float, float]:
     e2e_s = sum(record.e2e_s or 0 for record in steady)
     tokens = sum(record.output_tokens for record in steady)
     return formula.output_tokens_per_s, users * tokens / e2e_s
+
+
+def test_groups_of_several_steps_delay_nobody_twice() -> None:
+    """Users in step whose prompts fill several steps: throughput fell by 30% as users grew."""
+    model = "google/gemma-3-4b-it"
+    plan = Plan(model=model, max_num_batched_tokens=512, max_model_len=436)
+    load = Workload.of(LengthLaws.fixed(33, 395), request_count=999)
+    shape = load_shape(model, catalogue_first=True)
+    rates = [
+        performance_at(shape, node(gpu="B200"), plan, load, users).output_tokens_per_s
+        for users in (256, 384, 511)
+    ]
+    assert rates == sorted(rates)
+
+
+def test_a_step_that_fills_the_budget_is_captured_whatever_its_rounding() -> None:
+    model = "openai/gpt-oss-120b"
+    plan = Plan(
+        model=model,
+        tensor_parallel=4,
+        max_num_batched_tokens=512,
+        max_model_len=20_000,
+        engine_version="0.7.3",
+    )
+    shape = load_shape(model, catalogue_first=True)
+    rates = [
+        performance_at(
+            shape,
+            node(gpu="GB200", count=4),
+            plan,
+            Workload.of(LengthLaws.fixed(prompt, 34), request_count=999),
+            16,
+        ).output_tokens_per_s
+        for prompt in (1232, 1233, 1234)
+    ]
+    assert rates == pytest.approx([rates[0]] * 3, rel=0.02)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -231,7 +233,7 @@ def test_an_engine_that_gathers_prompts_serves_closed_loops_as_in_virtual_time(
     gaps = np.mean([r.output_tokens for r in records]) - 1
     short = answer < 64
     assert found.e2e_ms == pytest.approx(1e3 * e2e_s, rel=0.22 if short else 0.12)
-    assert found.ttft_ms == pytest.approx(1e3 * ttft_s, rel=0.3)
+    assert found.ttft_ms == pytest.approx(1e3 * ttft_s, rel=0.32 if short else 0.3)
     assert found.tpot_ms == pytest.approx(1e3 * (e2e_s - ttft_s) / gaps, rel=0.25)
 
 
@@ -280,3 +282,46 @@ def test_what_cannot_be_read_is_one_error(
 ) -> None:
     with pytest.raises(error, match=words):
         priced(**({"protocol": "closed"} | columns))
+
+
+def test_an_open_loop_without_a_limit_reads_no_number_in_flight() -> None:
+    shared = {"rate": 16, "requests": 2000, "dp": 8}
+    few, many = (priced("open", concurrency=users, **shared) for users in (1, 64))
+    assert few == many
+    assert priced("open", concurrency="", **shared) == few
+    assert few.output_tokens_per_s == pytest.approx(16 * 256, rel=0.1)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "tgi"])
+def test_first_tokens_at_a_low_rate_wait_for_nobody(engine: str) -> None:
+    rare = priced("open", engine=engine, rate=0.001, requests=300)
+    alone = priced("closed", engine=engine, concurrency=1, requests=300)
+    assert rare.ttft_ms == pytest.approx(alone.ttft_ms, rel=0.02)
+
+
+def test_a_list_of_long_prompts_and_short_answers_waits_for_its_prompts() -> None:
+    """Later batches were up to ten times faster than their prompts are computed."""
+    columns = {"isl": 1000, "osl": 4, "requests": 2560, "concurrency": 256}
+    found = priced("offline", **columns)
+    load = Workload.of(LengthLaws.fixed(1000, 4), request_count=2560, concurrency=256)
+    simulated = simulate(Plan(model=MODEL), SHAPE, H100, load)
+    assert found.output_tokens_per_s == pytest.approx(2560 * 4 / simulated.duration_s, rel=0.1)
+
+
+def test_a_batch_ends_after_its_first_tokens() -> None:
+    for protocol in ("static", "offline"):
+        found = priced(protocol, isl=32, osl=4, concurrency=64, requests=64)
+        assert found.e2e_ms > found.ttft_ms
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0])
+def test_one_user_more_changes_little_where_prompts_leave_the_captured_graphs(ratio: float) -> None:
+    """A step of more than 512 tokens routes experts from the host: 37% less, at one user more."""
+    columns = {"model": "openai/gpt-oss-120b", "gpu": "B200", "isl": 128, "osl": 128}
+    rates = [
+        priced(
+            "closed", concurrency=users, range_ratio=ratio, requests=2500, **columns
+        ).output_tokens_per_s
+        for users in range(250, 270, 2)
+    ]
+    assert all(after > 0.97 * before for before, after in itertools.pairwise(rates))

@@ -12,6 +12,7 @@ from servetune.errors import InputError
 from servetune.hardware import Node
 from servetune.perf import Calibration
 from servetune.perf.roofline import Interval, OperatingPoint, SafetyFactors, interval_of
+from servetune.perf.roofline.accuracy import Ran
 from servetune.perf.sweep import Swept, sweep
 from servetune.plan import Plan
 from servetune.store import Results
@@ -63,7 +64,7 @@ class LoadCurve:
         rate: float | None = None,
     ) -> None:
         self._selection, self._plan, self._node = selection, plan, node
-        self._calibration, self._best = calibration, best
+        self._calibration, self._best, self._rate = calibration, best, rate
         self._known: dict[int, Swept] = {}
         if rate is not None:
             named = self._in_flight(rate)
@@ -110,6 +111,7 @@ class LoadCurve:
             self._plan,
             self._selection.shape,
             found.correction or self._calibration,
+            Ran(protocol="closed" if self._rate is None else "open"),
             output_tokens_per_s=found.point.output_tokens_per_s,
         )
 

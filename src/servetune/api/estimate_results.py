@@ -115,6 +115,7 @@ class Estimation(Tabular, frozen=True, kw_only=True):
         named = {name: getattr(self, name) for name in self.__struct_fields__}
         del named["shown"]
         if self.shown.rate is not None:
+            named["rate_per_s"] = self.shown.rate
             named["in_flight"] = self.shown.concurrency
         return named
 

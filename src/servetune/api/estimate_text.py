@@ -63,6 +63,12 @@ def estimate_text(found: Estimation, *, emphasis: Callable[[str], str] = str) ->
         yield from _constraints_text(found.constraints)
         yield ""
     interval = answer.interval
+    if found.shown.rate is not None:  # that of open loops, as in the load above
+        [interval] = (
+            one
+            for point, one in zip(found.curve, found.intervals, strict=True)
+            if point.concurrency == found.shown.concurrency
+        )
     known = "" if interval.calibrated else ", not calibrated on this machine"
     yield from wrap(
         f"Times and rates within a factor of {interval.low_factor:.3g} to "
@@ -187,6 +193,20 @@ def _load_text(found: Estimation, emphasis: Callable[[str], str]) -> Iterator[st
         yield emphasis(line) if point.concurrency in names.values() else line
     for name, users in names.items():
         yield f"  {name:<22}{users:,} users"
+    if found.shown.rate is not None:
+        yield from wrap(f"  {_at_the_rate(found, found.shown.rate)}", subsequent_indent="  ")
+
+
+def _at_the_rate(found: Estimation, rate_per_s: float) -> str:
+    """Load at a rate, which may keep no whole number of users in flight."""
+    [point] = (each for each in found.curve if each.concurrency == found.shown.concurrency)
+    tokens_per_s = rate_per_s * point.output_tokens_per_s / point.requests_per_s
+    usd = found.node.cost_per_million_tokens_usd(tokens_per_s)
+    cost = "" if usd is None else f", {format_usd(usd)} per million output tokens"
+    return (
+        f"{rate_per_s:g} requests/s keep {rate_per_s * point.e2e_ms / MS_PER_S:.3g} in flight: "
+        f"{format_rate(tokens_per_s)} output tok/s{cost}; the line above is of whole users"
+    )
 
 
 def binding(phase: Phase) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from servetune.engines import WIDEST_FRACTION
+from servetune.engines import DEFAULT_ENGINE, WIDEST_FRACTION
+from servetune.engines.engine import step_law_facts
 from servetune.perf.roofline import PlannedRun
+from servetune.perf.roofline.accuracy import cells
 
 #: Words of tables for servers that both compute prompts and decode, `static` batches included.
 _AGGREGATED = ("", "agg", "aggregated", "ifb", "static")
@@ -31,6 +33,9 @@ _TITLES = {"inferencemax": "InferenceMAX"}
 
 def _assumptions(row: Mapping[str, str], run: PlannedRun, source: str) -> Iterator[str]:
     plan = run.plan
+    law = step_law_facts(run.engine or plan.engine).name
+    if all(cell.kind.engine != law for cell in cells()):
+        yield f"no run of {law} was measured: its steps are taken to be those of {DEFAULT_ENGINE}"
     divided = plan.data_parallel > 1 and row.get("dp", "").strip() in ("", "1", "1.0")
     if divided:
         yield f"attention divided by users over {plan.data_parallel} devices, {source}"

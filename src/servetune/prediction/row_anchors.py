@@ -12,10 +12,11 @@ from typing import TypeAlias
 
 from servetune.errors import InputError, ServetuneError
 from servetune.models import NetworkShape
-from servetune.perf import Anchor, Calibration, calibrated, run_features
+from servetune.perf import Anchor, Calibration, RunFeatures, calibrated, run_features
 from servetune.perf.roofline import (
     PlannedRun,
     RunPoint,
+    in_flight,
     predict_runs,
 )
 from servetune.prediction.calibrations import KeptCalibration
@@ -55,9 +56,9 @@ def anchors_of(
                 f"anchor {number}: {error.message}", hint=error.hint or "correct or remove that row"
             ) from None
     found: dict[tuple[str, str], list[Anchor]] = {}
-    for run, priced, times, place in zip(
-        runs, predict_runs(runs), measured, run_features(runs), strict=True
-    ):
+    predicted = predict_runs(runs)
+    places = run_features(runs, in_flight=in_flight(runs, predicted))
+    for run, priced, times, place in zip(runs, predicted, measured, places, strict=True):
         predicted_ms, measured_ms = _step_times_ms(run, priced.point, times)
         anchor = Anchor(
             predicted_ttft_ms=priced.point.ttft_ms,
@@ -92,7 +93,7 @@ def corrected_by_rows(runs: Sequence[PlannedRun], anchors: AnchorsOf) -> list[Ca
     found: list[Calibration | None] = [None] * len(runs)
     for group, measured in anchors.items():
         mine = [number for number, run in enumerate(runs) if _group(run) == group]
-        corrections = calibrated(measured).at(*run_features([runs[number] for number in mine]))
+        corrections = calibrated(measured).at(*_places([runs[number] for number in mine]))
         for number, correction in zip(mine, corrections, strict=True):
             found[number] = correction
     return found
@@ -112,10 +113,17 @@ def corrected_by_kept(
         )
     ]
     found: list[Calibration | None] = [None] * len(runs)
-    corrections = kept.calibration.at(*run_features([runs[number] for number in mine]))
+    corrections = kept.calibration.at(*_places([runs[number] for number in mine]))
     for number, correction in zip(mine, corrections, strict=True):
         found[number] = correction
     return found
+
+
+def _places(runs: Sequence[PlannedRun]) -> list[RunFeatures]:
+    """Features of runs, those of open loops at what they keep in flight."""
+    if not any(run.protocol == "open" for run in runs):
+        return run_features(runs)
+    return run_features(runs, in_flight=in_flight(runs, predict_runs(runs)))
 
 
 def _group(run: PlannedRun) -> tuple[str, str]:

@@ -49,6 +49,8 @@ COLUMNS = ("model", "gpu", "isl", "osl", "concurrency")
 
 RANGE_RATIO = 0.8
 REQUESTS_PER_USER = 10
+#: Requests of an open loop whose row names neither them nor a number in flight.
+_REQUESTS_OF_A_RATE = 1000
 
 #: Storage of weights in a table's words -> scheme.
 STORAGE: Mapping[str, str] = {
@@ -165,7 +167,10 @@ def _facts(
     row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]
 ) -> tuple[RowFacts, NetworkShape, Device]:
     prompt, output = _number(row, "isl"), _number(row, "osl")
-    concurrency, copies = max(1, round(_number(row, "concurrency"))), _count(row, "dp", default=1)
+    # An open loop without a limit has as many in flight as its rate keeps there.
+    unread = _protocol(row) == "open" and not row.get("max_concurrency", "").strip()
+    in_flight = _number(row, "concurrency", default=1.0 if unread else None)
+    concurrency, copies = max(1, round(in_flight)), _count(row, "dp", default=1)
     engine = _known(_engines(), row.get("engine", ""), "engine")
     storage = _known(STORAGE, row.get("precision_weights", ""), "precision")
     experts = _known(STORAGE, row.get("precision_moe", ""), "precision")
@@ -310,7 +315,8 @@ def _lengths(row: Mapping[str, str], facts: RowFacts, equal: bool) -> LengthLaws
     stated = bool(row.get("range_ratio", "").strip())
     if not stated and row.get("protocol", "").strip():
         return LengthLaws(_spread(_number(row, "isl")), _spread(_number(row, "osl")))
-    ratio = _number(row, "range_ratio") if stated else 1.0 if equal else RANGE_RATIO
+    usual = 1.0 if equal else RANGE_RATIO
+    ratio = _number(row, "range_ratio", default=usual, from_zero=True)
     return LengthLaws.ranged(facts.prompt_tokens, facts.output_tokens, ratio)
 
 
@@ -324,10 +330,14 @@ def _spread(mean: float) -> Law:
 def _request_count(row: Mapping[str, str], protocol: Protocol | None, concurrency: int) -> int:
     if protocol in ("static", "burst"):
         return concurrency
-    return max(1, round(_number(row, "requests", default=REQUESTS_PER_USER * concurrency)))
+    named = row.get("concurrency", "").strip()
+    usual = REQUESTS_PER_USER * concurrency if named else _REQUESTS_OF_A_RATE
+    return max(1, round(_number(row, "requests", default=usual)))
 
 
-def _number(row: Mapping[str, str], name: str, *, default: float | None = None) -> float:
+def _number(
+    row: Mapping[str, str], name: str, *, default: float | None = None, from_zero: bool = False
+) -> float:
     text = row.get(name, "").strip()
     if not text and default is not None:
         return default
@@ -335,8 +345,9 @@ def _number(row: Mapping[str, str], name: str, *, default: float | None = None) 
         number = float(text)
     except ValueError:
         raise InputError(f"{name} must be a number, got '{text}'") from None
-    if not (math.isfinite(number) and 0 < number <= MOST):
-        raise InputError(f"{name} must be a number up to {MOST:,} above zero, got '{text}'")
+    if not (math.isfinite(number) and (0 < number <= MOST or (from_zero and number == 0))):
+        least = "from zero" if from_zero else "above zero"
+        raise InputError(f"{name} must be a number up to {MOST:,} {least}, got '{text}'")
     return number
 
 

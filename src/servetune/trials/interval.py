@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from servetune.engines import resolved
+from servetune.engines import memory, resolved
 from servetune.errors import ServetuneError
+from servetune.metrics import value_of
+from servetune.perf import Calibration
 from servetune.perf.roofline import Interval, interval_of
 from servetune.perf.roofline.accuracy import Ran
+from servetune.perf.roofline.local_corrections import LocalCorrections
+from servetune.perf.roofline.steady_state import workload_moments
+from servetune.plan import Plan
 from servetune.store import PredictionInterval, Results
 from servetune.trials.trial import StudyContext, Trial
+from servetune.units import MS_PER_S
 
 
 def interval_of_trial(trial: Trial, study: StudyContext, predicted: Results) -> Interval:
@@ -20,14 +26,33 @@ def interval_of_trial(trial: Trial, study: StudyContext, predicted: Results) -> 
     shape = study.shape_of(trial.plan)
     assert shape is not None
     assert study.node is not None
+    plan = resolved(trial.plan, shape, study.node.device)
     return interval_of(
         study.node,
-        resolved(trial.plan, shape, study.node.device),
+        plan,
         shape,
-        study.calibration.calibration if study.calibration else None,
+        _calibration_at(trial, plan, study, predicted),
         Ran(protocol="closed" if trial.workload.closed_loop else "open"),
         output_tokens_per_s=predicted.output_throughput or 0.0,
     )
+
+
+def _calibration_at(
+    trial: Trial, plan: Plan, study: StudyContext, predicted: Results
+) -> Calibration | None:
+    """The study's calibration where the trial is: at the number of requests in flight."""
+    if study.calibration is None:
+        return None
+    shape, node = study.shape_of(plan), study.node
+    assert shape is not None
+    assert node is not None
+    moments = workload_moments(trial.workload, plan, memory(plan, shape, node.device))
+    users = float(trial.workload.concurrency or 1)
+    rate, e2e_ms = (value_of(predicted, name) for name in ("request_throughput", "e2e_latency"))
+    if not trial.workload.closed_loop and rate and e2e_ms:
+        users = rate * e2e_ms / MS_PER_S
+    corrections = LocalCorrections(study.calibration.calibration, plan, shape, moments, node)
+    return corrections.at(max(1, round(users)))
 
 
 def recorded_interval(

@@ -12,7 +12,12 @@ from servetune.perf.roofline.estimate import (
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.interval import Interval, SafetyFactors, interval_of, safety_factors_of
 from servetune.perf.roofline.operations import Step, operations
-from servetune.perf.roofline.planned_runs import PlannedRun, PredictedRun, predict_runs
+from servetune.perf.roofline.planned_runs import (
+    PlannedRun,
+    PredictedRun,
+    in_flight,
+    predict_runs,
+)
 from servetune.perf.roofline.run_formulas import RunPoint
 from servetune.perf.roofline.steady_state import (
     LengthMoments,
@@ -41,6 +46,7 @@ __all__ = [
     "breakdown",
     "coefficients_for",
     "estimate",
+    "in_flight",
     "interval_of",
     "length_moments",
     "moments_of",

@@ -200,7 +200,7 @@ def _errors(
 def _words(kind: Kind, shared: tuple[str, ...]) -> str:
     words = {
         "device": kind.device,
-        "architecture": f"other {kind.architecture} GPUs",
+        "architecture": f"{kind.architecture} GPUs",
         "engine": kind.engine,
         "release": f"{kind.release} releases",
         "network": f"{kind.network} network",

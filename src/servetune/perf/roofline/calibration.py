@@ -114,16 +114,27 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Coefficients of the law as learned, before any factor on its predictions."""
         return relearned(base, self.learned) if self.learned else base
 
-    def on(self, point: RunPoint) -> RunPoint:
-        """Corrected point; the rate of tokens follows from the corrected times."""
+    def on(self, point: RunPoint, offered_tokens_per_s: float | None = None) -> RunPoint:
+        """Corrected point; the rate of tokens follows from the corrected times.
+
+        Args:
+            point: Prediction.
+            offered_tokens_per_s: Tokens that an open loop asks for; it is not served faster, and
+                only the time that it takes beyond that is longer.
+        """
         ttft_ms = point.ttft_ms * self.ttft_factor
         e2e_ms = ttft_ms + (point.e2e_ms - point.ttft_ms) * self.tpot_factor
+        token_s = e2e_ms / point.e2e_ms / point.output_tokens_per_s
+        if offered_tokens_per_s is not None:
+            offered_s = 1 / offered_tokens_per_s
+            beyond_s = max(0.0, 1 / point.output_tokens_per_s - offered_s)
+            token_s = offered_s + beyond_s * e2e_ms / point.e2e_ms
         return msgspec.structs.replace(
             point,
             ttft_ms=ttft_ms,
             tpot_ms=point.tpot_ms * self.tpot_factor,
             e2e_ms=e2e_ms,
-            output_tokens_per_s=point.output_tokens_per_s * point.e2e_ms / e2e_ms,
+            output_tokens_per_s=1 / token_s,
         )
 
     @property

@@ -26,8 +26,14 @@ def clump_share(spread: _Numbers) -> _Numbers:
     return 1 / (1 + (spread / _DISSOLVING_SPREAD) ** 2)
 
 
-def waiting_prompts(c: Coefficients, users: float, mean_tokens: float, sd_tokens: float) -> float:
+def waiting_prompts(
+    c: Coefficients, users: float, mean_tokens: float, sd_tokens: float
+) -> tuple[float, float]:
     """Prompts of others that a user's prompt waits for before the engine's queue, on average.
+
+    Returns:
+        Those of clumps, counted by the time of a lone prompt as they were fitted, and those of
+        users in step, which are computed together.
 
     Args:
         c: Coefficients, which were fitted to measured runs.
@@ -37,7 +43,8 @@ def waiting_prompts(c: Coefficients, users: float, mean_tokens: float, sd_tokens
     """
     prompts = c.closed_loop.clump_prompts * max(0.0, math.sqrt(users) - 1)
     prompts *= clump_share(sd_tokens / mean_tokens)
+    in_step = 0.0
     if c.scheduling.prefill_first and sd_tokens > 0:  # equal answers stay in step by themselves
         window = math.sqrt(12) * sd_tokens
-        prompts += math.exp(-window / c.closed_loop.together_steps) * users / 2
-    return prompts
+        in_step = math.exp(-window / c.closed_loop.together_steps) * users / 2
+    return prompts, in_step

@@ -19,6 +19,7 @@ from servetune.perf.roofline.run_formulas import Protocol, RunFormulas, RunPoint
 from servetune.perf.roofline.steady_state import LengthMoments, moments_of
 from servetune.perf.roofline.step_laws import PlanBatch, columns_of
 from servetune.plan import Plan
+from servetune.units import MS_PER_S
 from servetune.workload.lengths import Lengths
 
 #: Fields of a plan that decide what one device computes; all others decide how many steps.
@@ -118,9 +119,31 @@ def predict_runs(
     loops, misfits = run_formulas(runs)
     points = loops.points(columns_of(coefficients))
     return [
-        PredictedRun(point=calibration.on(point) if calibration else point, misfit=misfit)
-        for point, misfit, calibration in zip(points, misfits, given, strict=True)
+        PredictedRun(
+            point=calibration.on(point, _offered_tokens_per_s(run)) if calibration else point,
+            misfit=misfit,
+        )
+        for run, point, misfit, calibration in zip(runs, points, misfits, given, strict=True)
     ]
+
+
+def _offered_tokens_per_s(run: PlannedRun) -> float | None:
+    """Tokens that an open loop without a limit of requests in flight asks for."""
+    if run.protocol != "open" or run.capped:
+        return None
+    return run.rate_per_s * moments_of(run.lengths).output_tokens
+
+
+def in_flight(runs: Sequence[PlannedRun], predicted: Sequence[PredictedRun]) -> list[float]:
+    """Mean requests in flight of each run: of an open loop its rate times a request's time."""
+    found = []
+    for run, one in zip(runs, predicted, strict=True):
+        count = float(run.concurrency)
+        if run.protocol == "open":
+            coming = min(run.rate_per_s * one.point.e2e_ms / MS_PER_S, float(run.request_count))
+            count = min(count, coming) if run.capped else coming
+        found.append(count)
+    return found
 
 
 def run_formulas(runs: Sequence[PlannedRun]) -> tuple[RunFormulas, list[str | None]]:

@@ -182,7 +182,8 @@ class RunFormulas:
         self.steps = np.maximum(1.0, (self.outputs - 1) / self.gained)
         self._answer_steps = np.maximum(0.0, self.outputs - 1) / self.gained
         self.users = np.maximum(1.0, self.concurrency / self.copies)
-        self.busy_copies = np.minimum(self.concurrency, self.copies)
+        free = self._open & ~self._capped
+        self.busy_copies = np.where(free, self.copies, np.minimum(self.concurrency, self.copies))
         self.generations = np.maximum(1.0, np.asarray(request_count, float) / self.concurrency)
         self.admission_delay_steps = np.asarray(
             admission_delay_steps or np.zeros(len(plans)), float
@@ -285,6 +286,7 @@ class RunFormulas:
         steady = batches >= _MANY_BATCHES
         last_s = np.where(steady, rest / placed * later_s, np.where(rest >= 1, rest_s, 0.0))
         whole_s = self._request_s(laws) + first_s + (batches - 1) * later_s + last_s
+        whole_s = whole_s + laws.c["closed_loop.intake_s"] * placed / 2
         # A batch waits for all before it.
         waiting_s = (batches * (batches - 1) / 2 * placed + batches * rest) / wanting * later_s
         running = np.minimum(placed, placed * self.steps * tau_s / (burst_s + self.steps * tau_s))
@@ -298,14 +300,17 @@ class RunFormulas:
         taken = np.clip(self.budget / self.inputs, 1.0, users)
         steps = users / taken
         apart = laws.c["scheduling.separate_prefill"] > 0
-        beside = np.where(apart, 0.0, users / 2 * (1 - 1 / steps))
+        decoding = np.minimum(users / 2 * (1 - 1 / steps), taken * self.steps)
+        beside = np.where(apart, 0.0, decoding)
         prompts_s = self._mixed_s(laws, taken, beside)
         plain_s = self._decode_s(laws, users)
         riding = np.minimum(self.steps, (steps - 1) / 2)
         mixing_s = np.where(apart, prompts_s, np.maximum(0.0, prompts_s - plain_s))
         tau_s = plain_s + riding * mixing_s / self.steps
         ttft_s = self._request_s(laws) + intake_s + prompts_s * (steps + 1) / 2
-        later_s = self.steps * plain_s + steps * mixing_s
+        # Steps of prompts beyond those in which the answers decode.
+        alone = np.where(apart, 0.0, np.maximum(0.0, steps - self.steps))
+        later_s = self.steps * plain_s + (steps - alone) * mixing_s + alone * prompts_s
         return ttft_s, steps * prompts_s, tau_s, later_s
 
     def _decode_s(self, laws: StepLaws, users: Array) -> Array:
@@ -375,7 +380,7 @@ class RunFormulas:
             come = np.exp(-per_step * gap)
             period = gap + come / (1 - come)
             parts = np.maximum(1.0, per_step * period / full)
-            part_s = self._mixed_s(laws, per_step * period, beside) / parts
+            part_s = self._mixed_s(laws, per_step * period, beside, by_chance=True) / parts
             share = np.where(apart, parts / period, np.minimum(1.0, parts / period))
             plain = np.where(apart, 1.0, 1 - share)
             return period, plain * plain_s + share * part_s, plain * plain_s**2 + share * part_s**2
@@ -384,9 +389,12 @@ class RunFormulas:
         period, tau_s, squares = mixed(per_step)
         gathered = np.where(apart, gap / period, 1.0)  # share of prompts that others join
         joining = np.minimum(gathered * per_step * gap, np.maximum(0.0, full - 1))
-        first_s = self._request_s(laws) + squares / (2 * tau_s)
-        first_s += (gap / period * (gap - 1) / 2 + self.admission_delay_steps) * tau_s
-        first_s += self._mixed_s(laws, 1 + joining, np.where(apart, 0.0, running))
+        own_s = self._mixed_s(laws, 1 + joining, np.where(apart, 0.0, running), by_chance=True)
+        # The engine is idle as often as nobody is inside, of those who come by chance.
+        working = -np.expm1(-running * (1 + own_s / (self.steps * tau_s)))
+        wait_s = squares / (2 * tau_s)
+        wait_s += (gap / period * (gap - 1) / 2 + self.admission_delay_steps) * tau_s
+        first_s = self._request_s(laws) + working * wait_s + own_s
         taken = np.maximum(1.0, full)
         busy = rate * self._mixed_s(laws, taken, beside) / taken
         queue_s = self._queue_s(busy, rate, full)
@@ -448,8 +456,10 @@ class RunFormulas:
         others, taken = (placed - 1) / placed, np.minimum(placed, self._group)
         one_s, group_s = self._prompts_s(laws, np.ones_like(users)), self._prompts_s(laws, taken)
         prompts = c["closed_loop.clump_prompts"] * self._clump_share * (np.sqrt(users) - 1)
-        prompts += np.where(self._equal, 0.0, self._in_step(laws) * users / 2)
-        request_s, clump_s = self._request_s(laws), prompts * one_s
+        in_step = np.where(self._equal, 0.0, self._in_step(laws) * users / 2)
+        together = np.clip(in_step, 1.0, self._group)
+        clump_s = prompts * one_s + in_step * self._prompts_s(laws, together) / together
+        request_s = self._request_s(laws)
         before = placed / taken - 1  # groups that begin while one decodes
         # Those who come while the first prompt is computed begin before all others.
         early = np.minimum(0.5, one_s / np.maximum(2 * clump_s, one_s))
@@ -536,12 +546,12 @@ class RunFormulas:
         none = 0 * decoding
         plain_s = laws.seconds(none, none, none, decoding, decoding * self.context)
         prompts = np.maximum(1.0, per_step)
-        mixed_s = self._mixed_s(laws, prompts, decoding)
+        mixed_s = self._mixed_s(laws, prompts, decoding, by_chance=True)
         share = np.minimum(1.0, per_step)
         tau_s = (1 - share) * plain_s + share * mixed_s
         squares = (1 - share) * plain_s**2 + share * mixed_s**2
         residual_s = others * squares / (2 * tau_s)
-        own_s = self._mixed_s(laws, prompts, running * others)
+        own_s = self._mixed_s(laws, prompts, running * others, by_chance=True)
         mixing_s = np.maximum(0.0, tau_s - plain_s)
         clumped_s = np.minimum(self._clump_s(laws, own_s) / self.steps, mixing_s / 2)
         in_step = self._in_step(laws)
@@ -565,22 +575,32 @@ class RunFormulas:
     def _request_s(self, laws: StepLaws) -> Array:
         return np.asarray(laws.c["host.request_s"] + laws.c["host.prompt_token_s"] * self.inputs)
 
-    def _mixed_s(self, laws: StepLaws, prompts: Array, sequences: Array) -> Array:
+    def _mixed_s(
+        self, laws: StepLaws, prompts: Array, sequences: Array, *, by_chance: bool = False
+    ) -> Array:
         """Steps that compute `prompts` prompts beside `sequences` decoding ones.
 
         Where prompts are computed apart, the sequences decode once for all of these steps.
+
+        Args:
+            by_chance: Whether `prompts` is the mean of those that come by chance.
         """
         tokens = prompts * self.inputs
         apart = laws.c["scheduling.separate_prefill"] > 0
         left = self.budget - np.where(apart, 0.0, sequences * self.each)
         steps = np.maximum(1.0, tokens / np.maximum(1.0, left))
         sequences = np.where(apart, sequences / steps, sequences)
+        spread: Array | float = 0.0
+        if by_chance:  # a step has whole prompts, one at least, each as long as it happens to be
+            varied = 2 * self.pairs / self.inputs**2 - 1 + np.maximum(0.0, 1 - 1 / prompts)
+            spread = np.where(steps > 1, 0.0, tokens * np.sqrt(np.maximum(0.0, varied) / prompts))
         each_s = laws.seconds(
             tokens / steps,
             prompts * self.pairs / steps,
             prompts / steps,
             sequences,
             sequences * self.context,
+            spread,
         )
         return np.asarray(steps * each_s)
 

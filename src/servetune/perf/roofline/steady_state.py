@@ -439,10 +439,12 @@ class SteadyState:
     def _clump_s(self, share: float) -> float:
         """Wait before the engine's queue; see `clumps`."""
         mean_tokens, sd_tokens = self.moments.output_tokens, self.moments.output_spread_tokens
-        prompts = waiting_prompts(self._law.coefficients, share, mean_tokens, sd_tokens)
+        clump, in_step = waiting_prompts(self._law.coefficients, share, mean_tokens, sd_tokens)
         if self._lone_prompt_s is None:
             self._lone_prompt_s = self._prompts_s(1.0, 0.0)
-        return prompts * self._lone_prompt_s
+        together = min(max(1.0, in_step), self._prompts_taken)
+        each_s = self._prompts_s(together, 0.0) / together if in_step else 0.0
+        return clump * self._lone_prompt_s + in_step * each_s
 
     def _in_step(self, placed: float, outside_s: float, waiting: float) -> tuple[float, float]:
         """Seconds to the first token and between tokens of users who stay in step.
@@ -485,8 +487,9 @@ class SteadyState:
         groups, queue = placed / group, back / group
         seen = queue - queue * (queue - 1) / (2 * groups)  # before the first token
         group_s = self._prompts_s(group, placed - group)
-        riding = min(max(0.0, groups - seen), self._decode_steps)
-        tau_s = plain_s + riding * (group_s - plain_s) / self._decode_steps
+        parts = self._parts(group, placed - group)  # all decode in each step of a group
+        riding = min(max(0.0, groups - seen), self._decode_steps / parts)
+        tau_s = plain_s + riding * (group_s - parts * plain_s) / self._decode_steps
         residual_s = plain_s / 2 * (placed - 1) / placed
         return residual_s + group_s * seen, tau_s
 

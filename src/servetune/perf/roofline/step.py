@@ -34,6 +34,8 @@ FloatArray = np.ndarray[tuple[int], np.dtype[np.float64]]
 #: Rows over which the padding of a matrix product grows, as small ones run in small tiles: with
 #: `gemm_extra_rows` it lies between what tables say of eight and of four bits.
 FILLING_ROWS = 1024.0
+#: Error of a number of tokens that is computed, as of those that fill a budget.
+NEAR_TOKENS = 1e-6
 #: Sharpness with which steps turn to the rate of the HTTP front end: both would take the same time,
 #: and a step takes 9% more than either.
 STREAM_SHARPNESS = 8
@@ -273,9 +275,8 @@ class StepLaw:
     def _captured(self, tokens: float, *, prompts: bool) -> bool:
         """Whether a captured graph covers a step of so many tokens."""
         launch = self.coefficients.launch
-        return self._graphs and tokens <= (
-            launch.captured_tokens if prompts else launch.captured_sequences
-        )
+        most = launch.captured_tokens if prompts else launch.captured_sequences
+        return self._graphs and tokens <= most + NEAR_TOKENS
 
     def _launched_s(self, device_s: float, prefill_tokens: float, decode_sequences: float) -> float:
         """Seconds on the device, launching included."""

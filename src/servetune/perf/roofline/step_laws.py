@@ -28,7 +28,14 @@ from servetune.perf.roofline.coefficients import ONE_PASS_TOKENS, PATHS, Coeffic
 from servetune.perf.roofline.collectives import GATHER_SHARE, Collective, all_reduce_law
 from servetune.perf.roofline.drafting import drafts_on_device, tokens_per_step
 from servetune.perf.roofline.operations import AttentionOp, ExpertsOp, MatrixOp, Operations
-from servetune.perf.roofline.step import FILLING_ROWS, Kind, exchange_group, kind_of, slowdown
+from servetune.perf.roofline.step import (
+    FILLING_ROWS,
+    NEAR_TOKENS,
+    Kind,
+    exchange_group,
+    kind_of,
+    slowdown,
+)
 from servetune.plan.plan import Plan
 
 Array = NDArray[np.float64]
@@ -79,6 +86,14 @@ class PlanBatch:
 
     def __len__(self) -> int:
         return len(self.flat["layers"])
+
+
+def _share_within(room: Array, spread: Array | float) -> Array:
+    """Share of a normal law, near enough, that is at most its mean and the room above it."""
+    exact = room >= -NEAR_TOKENS
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        share = 1 / (1 + np.exp(-1.702 * room / spread))
+    return np.where(np.asarray(spread) > 0, share, exact)
 
 
 class StepLaws:
@@ -137,8 +152,13 @@ class StepLaws:
         prefill_sequences: Array,
         decode_sequences: Array,
         decode_context_tokens: Array,
+        spread_tokens: Array | float = 0.0,
     ) -> Array:
-        """Seconds of a step per plan; the arguments are the fields of `Step`, shape (R,)."""
+        """Mean seconds of a step per plan; the arguments are the fields of `Step`, shape (R,).
+
+        Args:
+            spread_tokens: Standard deviation of the prompts' tokens from step to step.
+        """
         c, flat, attention = self.c, self._stack.flat, self._stack.attentions
         sequences = prefill_sequences + decode_sequences
         decode_tokens = decode_sequences * flat["tokens_each"]
@@ -157,20 +177,22 @@ class StepLaws:
             one_pass &= (decode_context_tokens <= decode_sequences * ONE_PASS_TOKENS)[:, None]
             key_s = np.where(one_pass, one_pass_key_s, key_s)
         device_s += (self._pair_s * pairs).sum(axis=1) + (key_s * keys).sum(axis=1)
-        captured = flat["graphs"] > 0
         most = np.where(
             prefill_tokens > 0, c["launch.captured_tokens"], c["launch.captured_sequences"]
         )
-        captured &= prefill_tokens + decode_sequences <= most
+        captured = (flat["graphs"] > 0) * _share_within(
+            most - prefill_tokens - decode_sequences, spread_tokens
+        )
         experts_s = c["launch.experts_s"] * self._expert_layers
-        routed_s = np.where(captured | (prefill_tokens <= 0), 0.0, experts_s)
-        launched_s = c["launch.layer_s"] * flat["layers"] + experts_s - routed_s
-        floor_s = np.where(captured, 0.0, launched_s)
+        routed_s = np.where(prefill_tokens <= 0, 0.0, experts_s)
+        floor_s = c["launch.layer_s"] * flat["layers"] + experts_s - routed_s
         host_s = c["host.step_s"] + c["host.rank_s"] * flat["doublings"]
         host_s = host_s + c["host.sequence_s"] * sequences
         host_s = host_s + c["host.prompt_s"] * prefill_sequences
         host_s += c["host.draft_sequence_s"] * decode_sequences * (flat["tokens_each"] > 1)
-        device_s = np.maximum(c["device_factor"] * device_s, floor_s) + routed_s
+        device_s = c["device_factor"] * device_s
+        launched_s = np.maximum(device_s, floor_s) + routed_s
+        device_s = captured * device_s + (1 - captured) * launched_s
         step_s = host_s + device_s
         if flat["hand_overs"].any():
             rows = prefill_sequences + decode_tokens

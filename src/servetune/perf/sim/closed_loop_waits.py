@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Several
 
 import msgspec
@@ -48,15 +49,21 @@ def closed_loop_waits(
     prompt_tokens = float(np.mean([request.input_tokens for request in requests]))
     answers = np.array([request.output_tokens for request in requests], dtype=float)
     users = workload.concurrency / (plan.replicas * plan.data_parallel)
-    prompts = waiting_prompts(c, users, float(answers.mean()), float(answers.std()))
+    clump, in_step = waiting_prompts(c, users, float(answers.mean()), float(answers.std()))
     pairs = prompt_tokens * (prompt_tokens + 1) / 2
     if workload.shared_prefix() is not None:  # those ahead find their beginnings, too
         moments = workload_moments(workload, plan, divided)
         found = moments.found_fraction(divided.kv_tokens_at(moments.context_tokens))
         prompt_tokens -= found * moments.shared_tokens
         pairs -= found * moments.shared_pairs
+    budget = plan.max_num_batched_tokens or math.inf
+    together = min(max(1.0, in_step), max(1.0, budget // prompt_tokens))
+
+    def each_s(group: float) -> float:
+        return law.seconds(group * prompt_tokens, group * pairs, group, 0, 0.0) / group
+
     return ClosedLoopWaits(
         warm_up_s=0.0 if workload.warmup_count else c.closed_loop.warm_up_s,
         intake_s=c.closed_loop.intake_s,
-        clump_s=prompts * law.seconds(prompt_tokens, pairs, 1, 0, 0.0),
+        clump_s=clump * each_s(1.0) + in_step * each_s(together),
     )
