@@ -50,7 +50,7 @@ with_uv() {
     "$python" -m pip install -qq --require-hashes --no-deps --target "$tools" \
       -r <(sed -n '/^uv==/,/[^\\]$/p' "$here/../requirements/dev.txt") || return 1
   fi
-  # Bytecode now spares the first start of every program its share of it.
+  # Compiled to bytecode at once, or the first start of each program would do it.
   with_pips_sources "$tools/bin/uv" --no-config pip install --python "$python" \
     --require-hashes --no-deps --compile-bytecode --quiet -r "$lock_file"
 }

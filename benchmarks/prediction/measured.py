@@ -23,7 +23,7 @@ from servetune.engines import resolved
 from servetune.errors import ServetuneError
 from servetune.hardware import Node
 from servetune.models import ExpertFeedForward, NetworkShape
-from servetune.perf.roofline import in_flight, length_moments, predict_runs
+from servetune.perf.roofline import length_moments, predict_runs, requests_in_flight
 from servetune.perf.roofline.causes import run_features
 from servetune.perf.roofline.coefficients import (
     COMPUTE_SHARES,
@@ -224,7 +224,7 @@ def read(
                 refused[f"{path.stem}: {error.message[:80]}"] += 1
     runs = [run for *_, run in kept]
     loops, misfits = run_formulas(runs)
-    places = run_features(runs, in_flight=in_flight(runs, predict_runs(runs)))
+    places = run_features(runs, in_flight=requests_in_flight(runs, predict_runs(runs)))
     found = [
         Measured(
             id=row["id"],

@@ -205,7 +205,8 @@ def _at_the_rate(found: Estimation, rate_per_s: float) -> str:
     cost = "" if usd is None else f", {format_usd(usd)} per million output tokens"
     return (
         f"{rate_per_s:g} requests/s keep {rate_per_s * point.e2e_ms / MS_PER_S:.3g} in flight: "
-        f"{format_rate(tokens_per_s)} output tok/s{cost}; the line above is of whole users"
+        f"{format_rate(tokens_per_s)} output tok/s{cost}; "
+        "the table has the next whole number of users"
     )
 
 

@@ -16,8 +16,8 @@ from servetune.perf import Anchor, Calibration, RunFeatures, calibrated, run_fea
 from servetune.perf.roofline import (
     PlannedRun,
     RunPoint,
-    in_flight,
     predict_runs,
+    requests_in_flight,
 )
 from servetune.prediction.calibrations import KeptCalibration
 from servetune.prediction.conventions import Convention
@@ -57,7 +57,7 @@ def anchors_of(
             ) from None
     found: dict[tuple[str, str], list[Anchor]] = {}
     predicted = predict_runs(runs)
-    places = run_features(runs, in_flight=in_flight(runs, predicted))
+    places = run_features(runs, in_flight=requests_in_flight(runs, predicted))
     for run, priced, times, place in zip(runs, predicted, measured, places, strict=True):
         predicted_ms, measured_ms = _step_times_ms(run, priced.point, times)
         anchor = Anchor(
@@ -123,7 +123,7 @@ def _places(runs: Sequence[PlannedRun]) -> list[RunFeatures]:
     """Features of runs, those of open loops at what they keep in flight."""
     if not any(run.protocol == "open" for run in runs):
         return run_features(runs)
-    return run_features(runs, in_flight=in_flight(runs, predict_runs(runs)))
+    return run_features(runs, in_flight=requests_in_flight(runs, predict_runs(runs)))
 
 
 def _group(run: PlannedRun) -> tuple[str, str]:

@@ -15,8 +15,8 @@ from servetune.perf.roofline.operations import Step, operations
 from servetune.perf.roofline.planned_runs import (
     PlannedRun,
     PredictedRun,
-    in_flight,
     predict_runs,
+    requests_in_flight,
 )
 from servetune.perf.roofline.run_formulas import RunPoint
 from servetune.perf.roofline.steady_state import (
@@ -46,13 +46,13 @@ __all__ = [
     "breakdown",
     "coefficients_for",
     "estimate",
-    "in_flight",
     "interval_of",
     "length_moments",
     "moments_of",
     "operations",
     "performance_at",
     "predict_runs",
+    "requests_in_flight",
     "safety_factors_of",
     "step_law",
     "table_for",

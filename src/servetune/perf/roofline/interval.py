@@ -84,8 +84,8 @@ _MEASURED_KINDS = (
 STREAM_DOUBT = 1.5
 _BASIS = {
     "known": "the device was measured under this engine; of sources and devices held out",
-    "silicon": "the device was not measured under such releases of the engine; of sources and "
-    "devices held out",
+    "silicon": "the device was not measured under this engine, or only under other releases; of "
+    "sources and devices held out",
     "network": "a kind of layer never measured; of sources and devices held out",
     "anchored": "corrected by measured runs; of held-out runs with two anchors",
     "doubt": "corrected by measured runs; of held-out runs, by the doubt left at its place",

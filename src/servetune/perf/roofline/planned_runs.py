@@ -134,7 +134,9 @@ def _offered_tokens_per_s(run: PlannedRun) -> float | None:
     return run.rate_per_s * moments_of(run.lengths).output_tokens
 
 
-def in_flight(runs: Sequence[PlannedRun], predicted: Sequence[PredictedRun]) -> list[float]:
+def requests_in_flight(
+    runs: Sequence[PlannedRun], predicted: Sequence[PredictedRun]
+) -> list[float]:
     """Mean requests in flight of each run: of an open loop its rate times a request's time."""
     found = []
     for run, one in zip(runs, predicted, strict=True):

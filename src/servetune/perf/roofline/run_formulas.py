@@ -286,6 +286,7 @@ class RunFormulas:
         steady = batches >= _MANY_BATCHES
         last_s = np.where(steady, rest / placed * later_s, np.where(rest >= 1, rest_s, 0.0))
         whole_s = self._request_s(laws) + first_s + (batches - 1) * later_s + last_s
+        # They are taken in one after another.
         whole_s = whole_s + laws.c["closed_loop.intake_s"] * placed / 2
         # A batch waits for all before it.
         waiting_s = (batches * (batches - 1) / 2 * placed + batches * rest) / wanting * later_s

@@ -88,11 +88,15 @@ class PlanBatch:
         return len(self.flat["layers"])
 
 
+#: Factor by which a logistic law is within 0.01 of a normal one's distribution.
+_LOGISTIC = 1.702
+
+
 def _share_within(room: Array, spread: Array | float) -> Array:
-    """Share of a normal law, near enough, that is at most its mean and the room above it."""
+    """Share of steps at most `room` tokens larger than the mean one, of a normal law's `spread`."""
     exact = room >= -NEAR_TOKENS
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        share = 1 / (1 + np.exp(-1.702 * room / spread))
+        share = 1 / (1 + np.exp(-_LOGISTIC * room / spread))
     return np.where(np.asarray(spread) > 0, share, exact)
 
 
