@@ -23,6 +23,8 @@ from servetune.workload.lengths import Lengths
 
 MODEL = "Qwen/Qwen3-32B"
 SHAPE = load_shape(MODEL, catalogue_first=True)
+#: Scheduling of an engine that computes all waiting prompts in steps of their own.
+FIRST = {"scheduling.prefill_first": True, "scheduling.separate_prefill": True}
 
 
 def plain(devices: int, values: dict[str, float] | None = None) -> Coefficients:
@@ -87,7 +89,7 @@ def test_a_run_by_formula_agrees_with_the_simulator(
     tpot_ms = 1e3 * np.mean([(r.e2e_s - r.ttft_s) / (r.output_tokens - 1) for r in records])
     found = run(lengths, users, devices=devices)
     assert found.ttft_ms == pytest.approx(ttft_ms, rel=0.2)
-    assert found.tpot_ms == pytest.approx(tpot_ms, rel=0.04)
+    assert found.tpot_ms == pytest.approx(tpot_ms, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_a_cold_run_pays_its_warm_up_once() -> None:
 def test_users_in_step_wait_longer_first_and_shorter_between_tokens() -> None:
     lengths = LengthLaws.fixed(2048, 128)
     apart = run(lengths, 64)
-    in_step = run(lengths, 64, coefficients=plain(2, {"scheduling.prefill_first": True}))
+    in_step = run(lengths, 64, coefficients=plain(2, FIRST))
     assert in_step.ttft_ms > 2 * apart.ttft_ms
     assert in_step.tpot_ms < apart.tpot_ms
 
@@ -226,11 +228,10 @@ def test_prompts_held_back_wait_that_many_steps_once_the_burst_is_over() -> None
 
 def test_equal_answers_keep_users_in_step_and_spread_ones_do_not() -> None:
     """Under an engine that computes prompts first; half of the prompts then lie before tokens."""
-    first = plain(2, {"scheduling.prefill_first": True})
     gaps = [
         run(lengths, 64, coefficients=chosen).tpot_ms
         for lengths in (LengthLaws.fixed(2048, 256), LengthLaws.ranged(4096, 512, 0.0))
-        for chosen in (plain(2), first)
+        for chosen in (plain(2), plain(2, FIRST))
     ]
     assert gaps[1] < 0.8 * gaps[0]
     assert gaps[3] == pytest.approx(gaps[2], rel=0.1)

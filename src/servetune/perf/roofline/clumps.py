@@ -27,7 +27,7 @@ def clump_share(spread: _Numbers) -> _Numbers:
 
 
 def waiting_prompts(
-    c: Coefficients, users: float, mean_tokens: float, sd_tokens: float
+    c: Coefficients, users: float, mean_tokens: float, sd_tokens: float, taken: float
 ) -> tuple[float, float]:
     """Prompts of others that a user's prompt waits for before the engine's queue, on average.
 
@@ -40,11 +40,13 @@ def waiting_prompts(
         users: Users of one copy of the model.
         mean_tokens: Mean length of answers.
         sd_tokens: Its standard deviation.
+        taken: Prompts that one step takes: all of them have their first token at its end.
     """
     prompts = c.closed_loop.clump_prompts * max(0.0, math.sqrt(users) - 1)
     prompts *= clump_share(sd_tokens / mean_tokens)
     in_step = 0.0
     if c.scheduling.prefill_first and sd_tokens > 0:  # equal answers stay in step by themselves
         window = math.sqrt(12) * sd_tokens
-        in_step = math.exp(-window / c.closed_loop.together_steps) * users / 2
+        ahead = (users + min(users, taken)) / 2 - 1
+        in_step = math.exp(-window / c.closed_loop.together_steps) * max(0.0, ahead)
     return prompts, in_step

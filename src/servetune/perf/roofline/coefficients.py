@@ -242,7 +242,7 @@ class ClosedLoopEffects(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     clump_prompts: float = 0.2
     intake_s: float = 2e-3
-    together_steps: float = 220.0
+    together_steps: float = 150.0
     warm_up_s: float = 0.3
     warm_up_experts_s: float = 0.0
     warm_up_mxfp4_s: float = 0.0

@@ -23,13 +23,12 @@ the steady state of `SteadyState`. `warm_up_s` is paid by generation 0.
 Some measured prompts wait for more of each other than arrivals spread over that window explain:
 `clump_prompts` (sqrt(C) - 1) prompts more; where lengths vary much, less (`clump_share`). What
 is waited for before the first token no longer lies between tokens; Little's law holds with all of
-it, so that no more is served than steps compute. Under an engine that computes
-prompts first a share exp(-w / together_steps) of later generations comes all at once, as the
-burst does, w the window of generation 1 without the burst's length (zero for equal answers);
-users in step wait for half of the others' prompts before their first token, so only the other
-half lies between their tokens. An engine that delays admission adds `admission_delay_steps` of tau.
-Engines that gather prompts between decode steps have the closed loops of `SteadyState`, after a
-burst whose groups wait for each other.
+it, so that no more is served than steps compute. An engine that delays admission adds
+`admission_delay_steps` of tau.
+
+Engines that compute prompts in steps of their own have the closed loops of `SteadyState` after the
+burst, in which groups wait for each other: a share exp(-w / together_steps) of later generations
+comes all at once as well, w = sqrt(12) sigma. Users with equal answers stay in step, as there.
 
 Users without a place wait for one and change nothing else; those who have one keep it while
 their prompt is computed. Where prompts fill every step (few tokens to answer), fewer decode
@@ -63,6 +62,8 @@ _SECANTS, _ROUNDS = 5, 12
 _FLAT = -0.1
 #: Fewest sequences that decode at the same time, on average, in an open loop.
 _FEWEST = 1e-3
+#: Seconds between prompts that come at the same time, where they are taken in at no cost.
+_INSTANT_S = 1e-9
 #: Shares of the generations after the first at whose middles their waiting is read.
 _MANY_BATCHES = 4
 _SLICES = ((0.0, 1 / 9), (1 / 9, 1 / 3), (1 / 3, 2 / 3), (2 / 3, 1.0))
@@ -195,7 +196,7 @@ class RunFormulas:
         #: Whole prompts that one group has.
         self._group = np.maximum(1.0, self.budget // self.inputs)
         #: Whether all answers take equally many steps: users then stay in step.
-        self._equal = self.spread == 0
+        self._equal = (self.spread == 0) & (self.gained == 1)
         self._full_steps = self.budget / (self.each + self.inputs / self.steps)
 
     def most_running(self, c: Mapping[str, Array]) -> Array:
@@ -234,15 +235,11 @@ class RunFormulas:
         }
         in_flight = np.clip(self.concurrency / self.copies * self._stages, 1.0, self._stages)
         laws = StepLaws(self._stack, streamed, in_flight)
-        running, tau_s, before_s = self._balanced(laws)
-        # Where places are short the others wait; Little's law says how long.
-        e2e_s = self.users * self.steps * tau_s / running
-        tau_s = tau_s - before_s
-        ttft_s = np.maximum(self._ttft_s(laws, running, tau_s), e2e_s - self.steps * tau_s)
-        whole_s = ttft_s + self._answer_steps * tau_s
-        found = RunTimes(ttft_s, tau_s, running, self.users / whole_s, whole_s)
-        if (gathers := self._gathers(c)).any():
-            found = found.where(gathers, self._gathered_loops(laws))
+        found = self._loops(laws)
+        if (apart := c["scheduling.separate_prefill"] > 0).any():
+            found = found.where(apart, self._loops_apart(laws))
+        if (in_step := self._equal & ~self._gathers(c)).any():
+            found = found.where(in_step, self._loops_in_step(laws))
         if self._open.any():
             opened, in_flight = self._open_loops(laws)
             flooded = self._capped & (in_flight >= self.users)
@@ -422,6 +419,16 @@ class RunFormulas:
         rooted = np.sqrt(over**2 + 4 * chance * busy**2 / self._requests)
         return np.asarray(self._requests / rate / 4 * (over + rooted))
 
+    def _loops(self, laws: StepLaws) -> RunTimes:
+        """Closed loops of an engine that computes prompts beside those who decode."""
+        running, tau_s, before_s = self._balanced(laws)
+        # Where places are short the others wait; Little's law says how long.
+        e2e_s = self.users * self.steps * tau_s / running
+        tau_s = tau_s - before_s
+        ttft_s = np.maximum(self._ttft_s(laws, running, tau_s), e2e_s - self.steps * tau_s)
+        whole_s = ttft_s + self._answer_steps * tau_s
+        return RunTimes(ttft_s, tau_s, running, self.users / whole_s, whole_s)
+
     def _balanced(self, laws: StepLaws) -> tuple[Array, Array, Array]:
         """B that solves B = C * D * tau / (ttft + D * tau), at most `most_running`.
 
@@ -445,8 +452,55 @@ class RunFormulas:
         _, tau_s, before_s = self._waiting(laws, running / self.steps * others, running)
         return running, tau_s, before_s
 
-    def _gathered_loops(self, laws: StepLaws) -> RunTimes:
-        """Closed loops of an engine that gathers prompts between decode steps.
+    def _loops_in_step(self, laws: StepLaws) -> RunTimes:
+        """Closed loops of users with equal answers, who end together; see `SteadyState`."""
+        apart = laws.c["scheduling.separate_prefill"] > 0
+        intake_s = laws.c["closed_loop.intake_s"]
+        placed = np.minimum(self._placed(laws.c), np.maximum(1.0, self._decoding_beside(laws.c)))
+        others, waiting = (placed - 1) / placed, self.users - placed
+        taken = np.minimum(placed, self._group)
+        one = np.ones_like(placed)
+        plain_s = self._decode_s(laws, placed)
+        outside_s = self._request_s(laws) + self._clump_s(laws, self._prompts_s(laws, one))
+        # Prompts of one step at the start of the run, which come one after another.
+        beside = np.where(apart, 0.0, placed / 2)
+        begun = self._mixed_s(laws, one, beside) / np.maximum(intake_s, _INSTANT_S)
+        begun = np.clip(begun, 1.0, taken)
+        # Others end while a group is on its way back, unless those without a place are there.
+        back_s = outside_s * np.maximum(0.0, 1 - waiting / taken)
+        back = np.minimum(placed, begun * (1 + back_s / plain_s))
+        group = np.where(apart, taken, np.maximum(np.minimum(taken, back), placed / self.steps))
+        groups, queue = placed / group, np.where(apart, placed, back) / group
+        beside = np.where(apart, 0.0, placed - group)
+        group_s = self._mixed_s(laws, group, beside)
+        parts = np.maximum(1.0, group * self.inputs / np.maximum(1.0, self.budget - beside))
+        decoded_s = np.where(apart, 0.0, parts * plain_s)
+        seen = np.where(apart, (queue + 1) / 2, queue - queue * (queue - 1) / (2 * groups))
+        riding = np.where(apart, groups - seen, np.maximum(0.0, groups - seen))
+        riding = np.where(apart, riding, np.minimum(riding, self.steps / parts))
+        # All in one group: the first to come has a step alone, the others the next.
+        first = (placed > 1) & (groups <= 1) & (intake_s + laws.c["closed_loop.clump_prompts"] > 0)
+        rest_s = self._mixed_s(laws, np.maximum(1.0, placed - 1), np.where(apart, 0.0, 1.0))
+        alone_s = self._prompts_s(laws, one)
+        first_s = np.where(first, alone_s + others * rest_s, seen * group_s)
+        first_s = first_s + others * np.where(apart, 0.0, plain_s / 2)
+        mixing_s = riding * (group_s - decoded_s)
+        mixing_s = np.where(first, (1 - others) * (rest_s - decoded_s), mixing_s)
+        tau_s = plain_s + mixing_s / self.steps
+        first_s = first_s + others * self._held_steps * tau_s
+        decode_s = self.steps * tau_s
+        whole_s = np.maximum(
+            self.users / placed * (first_s + decode_s), outside_s + first_s + decode_s
+        )
+        burst_s, _ = self._burst(laws, placed, tau_s)
+        burst_s = burst_s + self._warm_up_s(laws.c) + waiting / placed / 2 * (first_s + decode_s)
+        ttft_s = (burst_s + (self.generations - 1) * (whole_s - decode_s)) / self.generations
+        whole_s = ttft_s + self._answer_steps * tau_s
+        running = self.users * self.steps * tau_s / whole_s
+        return RunTimes(ttft_s, tau_s, running, self.users / whole_s, whole_s)
+
+    def _loops_apart(self, laws: StepLaws) -> RunTimes:
+        """Closed loops of an engine in which nobody decodes beside prompts.
 
         A steady state as `SteadyState` has it, after a burst whose groups wait for each other.
         """
@@ -457,7 +511,8 @@ class RunFormulas:
         others, taken = (placed - 1) / placed, np.minimum(placed, self._group)
         one_s, group_s = self._prompts_s(laws, np.ones_like(users)), self._prompts_s(laws, taken)
         prompts = c["closed_loop.clump_prompts"] * self._clump_share * (np.sqrt(users) - 1)
-        in_step = np.where(self._equal, 0.0, self._in_step(laws) * users / 2)
+        ahead = (users + np.minimum(users, self._group)) / 2 - 1
+        in_step = np.where(self._equal, 0.0, self._in_step(laws) * ahead)
         together = np.clip(in_step, 1.0, self._group)
         clump_s = prompts * one_s + in_step * self._prompts_s(laws, together) / together
         request_s = self._request_s(laws)
@@ -479,10 +534,9 @@ class RunFormulas:
             wait_s = (plain_s**2 + come_s**2 / period) / (2 * tau_s) + held * (gap - 1) * tau_s / 2
             own_s = self._prompts_s(laws, np.minimum(1 + held * per_step * gap, self._group))
             together_s = self._decode_s(laws, placed) + (before * group_s + early_s) / self.steps
-            return (
-                np.where(self._equal, group_s - early_s, wait_s + own_s),
-                np.where(self._equal, together_s, tau_s),
-            )
+            tau_s = np.where(self._equal, together_s, tau_s)
+            first_s = np.where(self._equal, group_s - early_s, wait_s + own_s)
+            return first_s + others * self._held_steps * tau_s, tau_s
 
         def off(running: Array) -> Array:
             first_s, tau_s = waiting(running)
@@ -496,7 +550,7 @@ class RunFormulas:
         # Where places are short the others wait; Little's law says how long.
         steady_s = np.maximum(users * decode_s / running - decode_s, request_s + clump_s + first_s)
         plain_s = self._decode_s(laws, np.maximum(1.0, running))
-        each_s = group_s + np.minimum(gap, self.steps) * plain_s
+        each_s = group_s + np.where(self._gathers(c), np.minimum(gap, self.steps) * plain_s, 0.0)
         burst_s = request_s + c["closed_loop.intake_s"] * users / 2 + self._warm_up_s(c)
         burst_s = burst_s + group_s + np.maximum(0.0, users / taken - 1) / 2 * each_s
         ttft_s = (burst_s + (self.generations - 1) * steady_s) / self.generations
@@ -540,32 +594,38 @@ class RunFormulas:
 
         Returns:
             Time to the first token, that between two decode steps, and the part of it that a
-            request waits for before its first token already, in a clump or in step.
+            request waits for before its first token already, in a clump.
         """
         others = self._others(laws)
         decoding = np.maximum(1.0, running)
         none = 0 * decoding
         plain_s = laws.seconds(none, none, none, decoding, decoding * self.context)
-        prompts = np.maximum(1.0, per_step)
-        mixed_s = self._mixed_s(laws, prompts, decoding, by_chance=True)
-        share = np.minimum(1.0, per_step)
-        tau_s = (1 - share) * plain_s + share * mixed_s
-        squares = (1 - share) * plain_s**2 + share * mixed_s**2
+        per_step = np.maximum(per_step, _FEWEST / self.steps)
+        come = -np.expm1(-per_step)  # fraction of steps with a new prompt
+        prompts = per_step / come
+        left = np.maximum(1.0, self.budget - decoding * self.each)
+        parts = np.maximum(1.0, prompts * self.inputs / left)
+        part_s = self._mixed_s(laws, prompts, decoding, by_chance=True) / parts
+        own_s = self._mixed_s(laws, 1 + per_step, running * others, by_chance=True)
+        share = np.minimum(1.0, come * parts)
+        # As many come while the own prompt is computed, for the first step after it.
+        added_s = share * np.maximum(0.0, part_s - plain_s)
+        base_s = plain_s + added_s * (1 - 1 / self.steps)
+        tau_s = (base_s + np.sqrt(base_s**2 + 4 * added_s * own_s / self.steps)) / 2
+        tau_s = np.minimum(part_s, tau_s)
+        share = (tau_s - plain_s) / np.where(part_s > plain_s, part_s - plain_s, np.inf)
+        squares = (1 - share) * plain_s**2 + share * part_s**2
         residual_s = others * squares / (2 * tau_s)
-        own_s = self._mixed_s(laws, prompts, running * others, by_chance=True)
         mixing_s = np.maximum(0.0, tau_s - plain_s)
-        clumped_s = np.minimum(self._clump_s(laws, own_s) / self.steps, mixing_s / 2)
-        in_step = self._in_step(laws)
-        before_s = (1 - in_step) * clumped_s + in_step * mixing_s / 2
+        before_s = np.minimum(self._clump_s(laws, own_s) / self.steps, mixing_s / 2)
         held_s = others * self._held_steps * (tau_s - before_s)
         return self._request_s(laws) + residual_s + held_s + own_s, tau_s, before_s
 
     def _in_step(self, laws: StepLaws) -> Array:
         """Share of later generations that come all at once, as the burst does."""
         window = np.sqrt(12) * self.spread
-        shares: Array = np.exp(-window / laws.c["closed_loop.together_steps"])
-        shares[laws.c["scheduling.prefill_first"] == 0] = 0.0
-        return shares
+        shares = np.exp(-window / laws.c["closed_loop.together_steps"])
+        return np.asarray(laws.c["scheduling.prefill_first"] * shares)
 
     def _clump_s(self, laws: StepLaws, prompt_s: Array) -> Array:
         """Wait for prompts that came just before, beyond that for evenly spread ones."""
@@ -610,7 +670,6 @@ class RunFormulas:
         burst_s, burst_steps = self._burst(laws, users, tau_s)
         later = np.maximum(0.0, self.generations - 1)
         total = burst_s + self._warm_up_s(laws.c)
-        in_step = self._in_step(laws)
         one = np.ones_like(tau_s)
         clump_s = self._clump_s(laws, self._mixed_s(laws, one, 0 * one))
         taken = np.maximum(1.0, (self.budget - running) / self.inputs)
@@ -622,9 +681,7 @@ class RunFormulas:
             ttft_s, *_ = self._waiting(laws, np.minimum(coming, taken), running)
             full_s = self._mixed_s(laws, taken, running)
             queue = np.maximum(0.0, users - window * taken) / 2  # in its mean, prompts ahead
-            scattered_s = ttft_s + queue / taken * full_s
-            mean_s = in_step * burst_s + (1 - in_step) * (scattered_s + clump_s)
-            total = total + later * (high - low) * mean_s
+            total = total + later * (high - low) * (ttft_s + queue / taken * full_s + clump_s)
         return np.asarray(total / self.generations)
 
     def _warm_up_s(self, c: Mapping[str, Array]) -> Array:

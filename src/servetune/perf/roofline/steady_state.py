@@ -287,6 +287,8 @@ class SteadyState:
         self.most_running = self._places
         #: Whether all answers take equally many steps: users then stay in step.
         self._equal = moments.output_spread_tokens == 0 and self._gained == 1
+        #: Whether prompts that follow from answers of one step come apart, however little.
+        self._one_by_one = c.closed_loop.intake_s + c.closed_loop.clump_prompts > 0
         if self._decode_steps <= 0:
             return
         if c.scheduling.admission_steps:
@@ -439,7 +441,9 @@ class SteadyState:
     def _clump_s(self, share: float) -> float:
         """Wait before the engine's queue; see `clumps`."""
         mean_tokens, sd_tokens = self.moments.output_tokens, self.moments.output_spread_tokens
-        clump, in_step = waiting_prompts(self._law.coefficients, share, mean_tokens, sd_tokens)
+        clump, in_step = waiting_prompts(
+            self._law.coefficients, share, mean_tokens, sd_tokens, self._prompts_taken
+        )
         if self._lone_prompt_s is None:
             self._lone_prompt_s = self._prompts_s(1.0, 0.0)
         together = min(max(1.0, in_step), self._prompts_taken)
@@ -466,8 +470,18 @@ class SteadyState:
             early = min(0.5, self._prompts_s(1.0, 0.0) / spread_s) if spread_s > 0 else 0.0
             seen_s = early * (1 - early) * (group_s if before <= 0 else 0.0)
             return group_s - seen_s, plain_s + (before * group_s + seen_s) / self._decode_steps
+        if 1 < placed <= taken and self._one_by_one:
+            return self._in_step_once(placed, plain_s)
         tau_s = plain_s + before / 2 * group_s / self._decode_steps
         return group_s * (before + 2) / 2, tau_s
+
+    def _in_step_once(self, placed: float, plain_s: float) -> tuple[float, float]:
+        """The same for one group: the first to come has a step alone, the others the next."""
+        apart = self._scheduling.separate_prefill
+        others, decoded_s = (placed - 1) / placed, 0.0 if apart else plain_s
+        rest_s = self._prompts_s(placed - 1, 0.0 if apart else 1.0)
+        first_s = self._prompts_s(1.0, 0.0) + others * (rest_s + decoded_s / 2)
+        return first_s, plain_s + (1 - others) * (rest_s - decoded_s) / self._decode_steps
 
     def _in_step_mixed(
         self, placed: float, taken: float, plain_s: float, back_s: float
@@ -485,6 +499,8 @@ class SteadyState:
         # As many prompts a step as answers end, where these fill all steps.
         group = max(min(taken, back), placed / self._decode_steps)
         groups, queue = placed / group, back / group
+        if 1 < placed <= group and self._one_by_one:
+            return self._in_step_once(placed, plain_s)
         seen = queue - queue * (queue - 1) / (2 * groups)  # before the first token
         group_s = self._prompts_s(group, placed - group)
         parts = self._parts(group, placed - group)  # all decode in each step of a group
@@ -502,11 +518,17 @@ class SteadyState:
         prompts = per_step / come if come else 1.0
         parts = self._parts(prompts, decoding)
         part_s = self._prompts_s(prompts, decoding) / parts
+        own_s = self._prompts_s(1 + per_step, decoding * others)
         share = min(1.0, come * parts)
-        tau_s = (1 - share) * plain_s + share * part_s
+        # As many come while the own prompt is computed, for the first step after it.
+        mixing_s = share * (part_s - plain_s)
+        base_s = plain_s + mixing_s * (1 - 1 / self._decode_steps)
+        first = 4 * mixing_s * own_s / self._decode_steps
+        tau_s = min(part_s, (base_s + math.sqrt(base_s**2 + first)) / 2)
+        share = (tau_s - plain_s) / (part_s - plain_s) if part_s > plain_s else share
         squares = (1 - share) * plain_s**2 + share * part_s**2
         residual_s = others * squares / (2 * tau_s)  # of the step in progress on arrival
-        return residual_s + self._prompts_s(1 + per_step, decoding * others), tau_s
+        return residual_s + own_s, tau_s
 
     def _between_decodes(self, per_step: float, decoding: float) -> tuple[float, float]:
         """Seconds to the first token and between tokens where nobody decodes beside prompts."""

@@ -49,7 +49,6 @@ def closed_loop_waits(
     prompt_tokens = float(np.mean([request.input_tokens for request in requests]))
     answers = np.array([request.output_tokens for request in requests], dtype=float)
     users = workload.concurrency / (plan.replicas * plan.data_parallel)
-    clump, in_step = waiting_prompts(c, users, float(answers.mean()), float(answers.std()))
     pairs = prompt_tokens * (prompt_tokens + 1) / 2
     if workload.shared_prefix() is not None:  # those ahead find their beginnings, too
         moments = workload_moments(workload, plan, divided)
@@ -57,7 +56,9 @@ def closed_loop_waits(
         prompt_tokens -= found * moments.shared_tokens
         pairs -= found * moments.shared_pairs
     budget = plan.max_num_batched_tokens or math.inf
-    together = min(max(1.0, in_step), max(1.0, budget // prompt_tokens))
+    taken = max(1.0, budget // prompt_tokens)
+    clump, in_step = waiting_prompts(c, users, float(answers.mean()), float(answers.std()), taken)
+    together = min(max(1.0, in_step), taken)
 
     def each_s(group: float) -> float:
         return law.seconds(group * prompt_tokens, group * pairs, group, 0, 0.0) / group
