@@ -57,6 +57,8 @@ from servetune.units import MS_PER_S
 
 #: Secants by which B of closed loops is found, and halvings by which that of open loops is.
 _SECANTS, _ROUNDS = 5, 12
+#: Share of places that is still free when an open loop counts as settled.
+_LATE = 0.02
 #: Slope of what is off over B beyond which a secant is not trusted; it is minus one where B changes
 #: no time.
 _FLAT = -0.1
@@ -197,6 +199,8 @@ class RunFormulas:
         self._group = np.maximum(1.0, self.budget // self.inputs)
         #: Whether all answers take equally many steps: users then stay in step.
         self._equal = (self.spread == 0) & (self.gained == 1)
+        #: Squared variation of answers, at most that of an exponential law.
+        self._varied = np.minimum(1.0, (self.spread / self.steps) ** 2)
         self._full_steps = self.budget / (self.each + self.inputs / self.steps)
 
     def most_running(self, c: Mapping[str, Array]) -> Array:
@@ -335,15 +339,14 @@ class RunFormulas:
             first_s, queue_s, tau_s = self._at_a_rate(laws, rate, running, most)
             decode_s = self.steps * tau_s
             e2e_s = first_s + queue_s + decode_s
-            # Mean number that a request of the run sees, while it fills and empties.
-            short = np.minimum(long_s, e2e_s) / np.maximum(long_s, e2e_s) / 3
-            seen = rate * np.minimum(long_s, e2e_s) * (1 - short)
-            more = seen * decode_s / e2e_s > running
+            more = rate * self._seen_s(long_s, e2e_s) * decode_s / e2e_s > running
             low, high = np.where(more, middle, low), np.where(more, high, middle)
-        # Who waits for a place has passed the queue of prompts meanwhile. The last who have one
-        # are answered after the last request has come.
-        left = np.maximum(0.0, 1 - most / self._requests)
-        queue_s = np.maximum(queue_s, self._queue_s(rate * decode_s / most * left, rate, places))
+        # Who waits for a place has passed the queue of prompts meanwhile.
+        wanted = rate * decode_s / most
+        # Those who come first find one: as many as there are of equal answers, more of others.
+        first = self._varied * (wanted * -np.log(np.maximum(_LATE, 1 - 1 / wanted)) - 1) + 1
+        left = np.maximum(0.0, 1 - most / self._requests * first)
+        queue_s = np.maximum(queue_s, left * self._queue_s(wanted, rate, places))
         ttft_s = first_s + queue_s
         e2e_s = ttft_s + decode_s
         # The last request waits twice the mean, and nobody's prompt is computed after its own.
@@ -351,6 +354,18 @@ class RunFormulas:
         whole_s = long_s + ttft_s + queue_s + self.steps * plain_s
         in_flight = rate * np.minimum(long_s, e2e_s)
         return RunTimes(ttft_s, tau_s, running, self._requests / whole_s, e2e_s), in_flight
+
+    def _seen_s(self, long_s: Array, e2e_s: Array) -> Array:
+        """Time in which those come whom a token sees, on average, while a run fills and empties.
+
+        Each second counts by the tokens that are decoded in it: that is the integral of the square
+        of the number inside over the integral of the number. For times inside that are all equal,
+        and for those with an exponential law.
+        """
+        short = np.minimum(long_s, e2e_s) / np.maximum(long_s, e2e_s)
+        equal_s = np.minimum(long_s, e2e_s) * (1 - short / 3)
+        varied_s = e2e_s * (1 + np.expm1(-long_s / e2e_s) * e2e_s / long_s)
+        return np.asarray(equal_s + self._varied * (varied_s - equal_s))
 
     def _at_a_rate(
         self, laws: StepLaws, rate: Array, running: Array, most: Array
