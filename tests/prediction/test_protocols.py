@@ -17,6 +17,8 @@ from servetune.plan import Plan
 from servetune.prediction.rows import run_of
 from servetune.workload import LengthLaws, Workload
 from servetune.workload.arrivals import Poisson
+from servetune.workload.laws import Always, LogNormal
+from servetune.workload.lengths import Lengths
 
 MODEL = "Qwen/Qwen3-8B"
 SHAPE = load_shape(MODEL, catalogue_first=True)
@@ -79,13 +81,19 @@ def test_an_open_loop_has_as_many_in_flight_as_littles_law_says(rate: float) -> 
 
 
 def open_loop(engine: str, prompt: int, answer: int, rate: float) -> tuple[RunPoint, RunPoint]:
-    """800 requests of ranging lengths at a rate: by formula, and the mean of four simulations."""
+    """800 requests of ranging lengths at a rate, by formula and in four simulations."""
     lengths = LengthLaws.ranged(prompt, answer, 0.8)
+    return at_a_rate(Plan(model=MODEL, engine=engine), lengths, rate, requests=800, seeds=4)
+
+
+def at_a_rate(
+    plan: Plan, lengths: Lengths, rate: float, requests: int, seeds: int = 1
+) -> tuple[RunPoint, RunPoint]:
+    """An open loop by formula, and the mean of its simulations."""
     loads = (
-        Workload.of(lengths, request_count=800, arrivals=Poisson(rate), seed=seed)
-        for seed in range(4)
+        Workload.of(lengths, request_count=requests, arrivals=Poisson(rate), seed=seed)
+        for seed in range(seeds)
     )
-    plan = Plan(model=MODEL, engine=engine)
     runs = [simulate(plan, SHAPE, H100, load) for load in loads]
     records = [record for run in runs for record in run.records]
     ttft_s = np.mean([r.ttft_s for r in records])
@@ -99,8 +107,18 @@ def open_loop(engine: str, prompt: int, answer: int, rate: float) -> tuple[RunPo
         running=0.0,
         queued=False,
     )
-    columns = {"engine": engine, "isl": prompt, "osl": answer, "range_ratio": 0.8}
-    return priced("open", rate=rate, requests=800, **columns), simulated
+    planned = PlannedRun(
+        shape=SHAPE,
+        node=H100,
+        plan=plan,
+        lengths=lengths,
+        concurrency=1,
+        request_count=requests,
+        protocol="open",
+        rate_per_s=rate,
+        warmed=True,
+    )
+    return predict_runs([planned])[0].point, simulated
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
@@ -142,6 +160,35 @@ def test_an_overloaded_open_loop_serves_what_its_steps_compute(engine: str, rate
     found, simulated = open_loop(engine, 8192, 64, rate)
     assert found.ttft_ms == pytest.approx(simulated.ttft_ms, rel=0.25)
     assert found.output_tokens_per_s == pytest.approx(simulated.output_tokens_per_s, rel=0.08)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_requests_at_a_rate_wait_for_places_that_the_cache_has_not(engine: str) -> None:
+    """First tokens were up to 99% too early where the cache and not the steps is full."""
+    plan = Plan(model=MODEL, engine=engine, max_num_seqs=32)
+    lengths = LengthLaws.ranged(512, 512, 0.8)
+    found, simulated = at_a_rate(plan, lengths, 12.0, requests=600)
+    assert simulated.ttft_ms > 5000
+    assert found.ttft_ms == pytest.approx(simulated.ttft_ms, rel=0.1)
+
+
+def test_prompts_that_come_while_others_are_computed_keep_answers_waiting() -> None:
+    """An engine with prompts first had less than half of the gaps of a simulated run."""
+    found, simulated = open_loop("sglang", 128, 32, 115)
+    assert found.tpot_ms == pytest.approx(simulated.tpot_ms, rel=0.15)
+
+
+def test_a_short_run_of_answers_that_differ_has_fewer_inside() -> None:
+    """As many inside as in a long run would make the gaps 40% longer."""
+    lengths = LengthLaws(Always(256), LogNormal.of_mean(350.0, 300.0))
+    found, simulated = at_a_rate(Plan(model=MODEL), lengths, 40.0, requests=300)
+    assert found.e2e_ms == pytest.approx(simulated.e2e_ms, rel=0.1)
+
+
+@pytest.mark.parametrize("rate", [1e-4, 1e-2])
+def test_two_tokens_at_a_low_rate_are_one_step_apart(rate: float) -> None:
+    found = priced("open", rate=rate, osl=2, requests=300)
+    assert found.tpot_ms == pytest.approx(priced("closed", concurrency=1, osl=2).tpot_ms, rel=0.01)
 
 
 def test_beyond_what_is_served_first_tokens_wait_for_a_growing_queue() -> None:

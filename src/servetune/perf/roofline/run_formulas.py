@@ -57,13 +57,15 @@ from servetune.units import MS_PER_S
 
 #: Secants by which B of closed loops is found, and halvings by which that of open loops is.
 _SECANTS, _ROUNDS = 5, 12
+#: Rounds in which groups of prompts that come while others are computed find their size.
+_GROWING = 4
 #: Share of places that is still free when an open loop counts as settled.
 _LATE = 0.02
 #: Slope of what is off over B beyond which a secant is not trusted; it is minus one where B changes
 #: no time.
 _FLAT = -0.1
 #: Fewest sequences that decode at the same time, on average, in an open loop.
-_FEWEST = 1e-3
+_FEWEST = 1e-6
 #: Seconds between prompts that come at the same time, where they are taken in at no cost.
 _INSTANT_S = 1e-9
 #: Shares of the generations after the first at whose middles their waiting is read.
@@ -173,7 +175,17 @@ class RunFormulas:
         self._rate = np.asarray(rates_per_s or np.zeros(len(plans)), float) / self.copies
         self.concurrency = np.asarray(concurrency, float)
         self.budget = np.array([plan.max_num_batched_tokens for plan in plans], float)
-        places = np.array([plan.max_num_seqs for plan in plans], float) / stages
+        most = np.array([plan.max_num_seqs for plan in plans], float)
+        self.kv_tokens = np.asarray(kv_tokens, float) / stages
+        self._places, self._whole_places = (
+            np.maximum(1.0, np.minimum(most, cached) / stages)
+            for cached in np.transpose(
+                [
+                    [m.places(kv, whole_answers=whole) for whole in (False, True)]
+                    for m, kv in zip(moments, kv_tokens, strict=True)
+                ]
+            )
+        )
         self.inputs = np.array([m.input_tokens for m in moments])
         self.outputs = np.array([m.output_tokens for m in moments])
         self.pairs = np.array([m.prompt_pairs for m in moments])
@@ -193,8 +205,6 @@ class RunFormulas:
         )
         self._held_steps = np.where(self._open, 0.0, self.admission_delay_steps)
         self._requests = np.asarray(request_count, float) / self.copies
-        self.kv_tokens = np.asarray(kv_tokens, float) / stages
-        self._places = places
         #: Whole prompts that one group has.
         self._group = np.maximum(1.0, self.budget // self.inputs)
         #: Whether all answers take equally many steps: users then stay in step.
@@ -225,9 +235,8 @@ class RunFormulas:
         return np.asarray(np.minimum(self.users, self._most_placed(c)))
 
     def _most_placed(self, c: Mapping[str, Array]) -> Array:
-        whole = self.inputs + self.outputs
-        kept = self.context + c["scheduling.whole_answers"] * (whole - self.context)
-        return np.asarray(np.maximum(1.0, np.minimum(self._places, self.kv_tokens / kept)))
+        whole = (c["scheduling.whole_answers"] > 0) | (c["scheduling.known_answers"] > 0)
+        return np.where(whole, self._whole_places, self._places)
 
     def times_s(self, c: Mapping[str, Array]) -> RunTimes:
         """Means of every run under coefficients; see `RunTimes`."""
@@ -332,11 +341,18 @@ class RunFormulas:
         long_s = self._requests / rate
         places = self._most_placed(laws.c)
         most = np.minimum(places, self._decoding_beside(laws.c))
+        # Prompts that come while others are computed are the next, before anybody decodes again,
+        # unless the engine gathers them.
+        together = np.ones_like(rate)
+        for _ in range(_GROWING):
+            come = rate * self._prompts_s(laws, together)  # in the mean of groups, empty or not
+            together = np.minimum(come / -np.expm1(-come), self._group)
+        together = np.where(self._gathers(laws.c), self._group, together)
         low, high = np.full_like(rate, np.log(_FEWEST)), np.log(most)
         for _ in range(_ROUNDS):
             middle = (low + high) / 2
             running = np.exp(middle)
-            first_s, queue_s, tau_s = self._at_a_rate(laws, rate, running, most)
+            first_s, queue_s, tau_s = self._at_a_rate(laws, rate, running, most, together)
             decode_s = self.steps * tau_s
             e2e_s = first_s + queue_s + decode_s
             more = rate * self._seen_s(long_s, e2e_s) * decode_s / e2e_s > running
@@ -368,7 +384,7 @@ class RunFormulas:
         return np.asarray(equal_s + self._varied * (varied_s - equal_s))
 
     def _at_a_rate(
-        self, laws: StepLaws, rate: Array, running: Array, most: Array
+        self, laws: StepLaws, rate: Array, running: Array, most: Array, together: Array
     ) -> tuple[Array, Array, Array]:
         """Times of an open loop while so many decode, `most` at most.
 
@@ -386,14 +402,15 @@ class RunFormulas:
         plain_s = self._decode_s(laws, decoding)
         beside = np.where(apart, 0.0, decoding)
         full = np.maximum(1.0, self.budget - beside * self.each) / self.inputs
+        taken = np.where(apart, np.minimum(full, together), full)
         gap = self._gap_steps(c)
 
         def mixed(per_step: Array) -> tuple[Array, Array, Array]:
             """Steps from one group of prompts to the next, mean and mean square of a step."""
             come = np.exp(-per_step * gap)
             period = gap + come / (1 - come)
-            parts = np.maximum(1.0, per_step * period / full)
-            part_s = self._mixed_s(laws, per_step * period, beside, by_chance=True) / parts
+            parts = np.maximum(1.0, per_step * period / taken)
+            part_s = self._mixed_s(laws, per_step * period / parts, beside, by_chance=True)
             share = np.where(apart, parts / period, np.minimum(1.0, parts / period))
             plain = np.where(apart, 1.0, 1 - share)
             return period, plain * plain_s + share * part_s, plain * plain_s**2 + share * part_s**2
@@ -401,17 +418,19 @@ class RunFormulas:
         per_step = running / self.steps
         period, tau_s, squares = mixed(per_step)
         gathered = np.where(apart, gap / period, 1.0)  # share of prompts that others join
-        joining = np.minimum(gathered * per_step * gap, np.maximum(0.0, full - 1))
+        joining = np.minimum(gathered * per_step * gap, np.maximum(0.0, taken - 1))
         own_s = self._mixed_s(laws, 1 + joining, np.where(apart, 0.0, running), by_chance=True)
         # The engine is idle as often as nobody is inside, of those who come by chance.
         working = -np.expm1(-running * (1 + own_s / (self.steps * tau_s)))
         wait_s = squares / (2 * tau_s)
         wait_s += (gap / period * (gap - 1) / 2 + self.admission_delay_steps) * tau_s
         first_s = self._request_s(laws) + working * wait_s + own_s
-        taken = np.maximum(1.0, full)
-        busy = rate * self._mixed_s(laws, taken, beside) / taken
+        most_taken = np.maximum(1.0, full)
+        busy = rate * self._mixed_s(laws, most_taken, beside) / most_taken
         queue_s = self._queue_s(busy, rate, full)
-        inside = running * (1 + (first_s + queue_s) / (self.steps * tau_s))
+        # Who comes during the last step is not met.
+        met_s = first_s - self._request_s(laws) + queue_s + (self.steps - 1) * tau_s
+        inside = np.maximum(_FEWEST, running * met_s / (self.steps * tau_s))
         # A number with an exponential law, as in a long queue; the mean of what is below `most`.
         present = np.maximum(running, -inside * np.expm1(-most / inside))
         _, tau_s, _ = mixed(present / self.steps)

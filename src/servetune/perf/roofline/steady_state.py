@@ -141,6 +141,21 @@ class LengthMoments(msgspec.Struct, frozen=True, kw_only=True):
             low, high = (count, high) if held <= kv_tokens else (low, count)
         return low
 
+    def places(self, kv_tokens: float, *, whole_answers: bool) -> float:
+        """Sequences that a cache holds, on average.
+
+        Args:
+            kv_tokens: Tokens that it holds.
+            whole_answers: Whether a sequence is let in only when its whole answer has room.
+        """
+        if not whole_answers:
+            return self.sequences_in(kv_tokens, self.context_tokens)
+        whole_tokens = self.input_tokens + self.output_tokens
+        if self.output_spread_tokens == 0:
+            return float(np.floor(self.sequences_in(kv_tokens, whole_tokens)))
+        # What is left beside them is too little for who waits first.
+        return self.sequences_in(kv_tokens - whole_tokens / 2, self.reserved_tokens)
+
     def found_fraction(self, kv_tokens: float) -> float:
         """Share of prompts whose beginning a cache of this size has.
 
@@ -283,7 +298,9 @@ class SteadyState:
         self._lone_prompt_s: float | None = None
         #: Decode steps between two groups of prompts, at least.
         self._gap_steps = 1.0
-        self._places = max(1.0, min(plan.max_num_seqs, self._cache_places(kv_tokens)) / stages)
+        whole_answers = c.scheduling.whole_answers or c.scheduling.known_answers
+        cached = moments.places(kv_tokens, whole_answers=whole_answers)
+        self._places = max(1.0, min(plan.max_num_seqs, cached) / stages)
         self.most_running = self._places
         #: Whether all answers take equally many steps: users then stay in step.
         self._equal = moments.output_spread_tokens == 0 and self._gained == 1
@@ -310,17 +327,6 @@ class SteadyState:
             self.most_running = max(1.0, min(self._places, self._budget / each))
             if self._equal:  # a group of more would not fit a step
                 self._places = self.most_running
-
-    def _cache_places(self, kv_tokens: float) -> float:
-        """Sequences that the cache holds, on average."""
-        moments = self.moments
-        if not (self._scheduling.whole_answers or self._scheduling.known_answers):
-            return moments.sequences_in(kv_tokens, moments.context_tokens)
-        whole_tokens = moments.input_tokens + moments.output_tokens
-        if moments.output_spread_tokens == 0:
-            return math.floor(moments.sequences_in(kv_tokens, whole_tokens))
-        # What is left beside them is too little for who waits first.
-        return moments.sequences_in(kv_tokens - whole_tokens / 2, moments.reserved_tokens)
 
     def at(self, concurrency: int, correction: Correction = _AS_PRICED) -> OperatingPoint:
         """The steady state with `concurrency` requests in flight over all copies."""
