@@ -46,7 +46,6 @@ from servetune.perf import most_informative  # noqa: E402
 from servetune.perf.roofline.accuracy import Kind, Ran, cell_of, kind_of_run  # noqa: E402
 from servetune.perf.roofline.calibration import Anchor, calibrated  # noqa: E402
 from servetune.perf.roofline.interval import all_measured, seen_among, traits  # noqa: E402
-from servetune.perf.roofline.similarity import remaining_sd, similarity_of  # noqa: E402
 
 OUT = ROOT / "src" / "servetune" / "perf" / "roofline" / "data"
 DOCS = ROOT / "docs" / "accuracy"
@@ -400,11 +399,8 @@ def anchored_logs(
         found = calibrated(anchors).at(*places)
         logs[0, mine] += np.log([each.tpot_factor for each in found])
         logs[1, mine] += np.log([each.ttft_factor for each in found])
-        known = [places[i] for i in chosen]
-        for which, time in enumerate(("tpot", "ttft")):
-            similarity = similarity_of(time)
-            left = remaining_sd(places, known, similarity)
-            doubts[which, mine] = np.hypot(left, similarity.accident)
+        doubts[0, mine] = [each.tpot_doubt for each in found]
+        doubts[1, mine] = [each.ttft_doubt for each in found]
         logs[:, mine[chosen]] = np.nan
     return logs, doubts
 

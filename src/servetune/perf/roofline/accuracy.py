@@ -11,8 +11,9 @@ from __future__ import annotations
 import csv
 import functools
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -138,8 +139,34 @@ def accuracy_like(node: Node, plan: Plan, shape: NetworkShape, ran: Ran | None =
     return _accuracy(kind_of_run(node, plan, shape, ran))
 
 
+def log_errors_like(
+    node: Node, plan: Plan, shape: NetworkShape, ran: Ran | None = None
+) -> Mapping[str, tuple[float, ...]]:
+    """Logarithms of measured over predicted at `QUANTILES` of the rows of `accuracy_like`.
+
+    By time, `tpot` or `ttft`; none unless they share the plan's device.
+    """
+    kind = kind_of_run(node, plan, shape, ran)
+    shared, found = _like(kind)
+    if "device" not in shared:
+        return {}
+    return _log_errors(found)
+
+
 @functools.cache
-def _accuracy(kind: Kind) -> Accuracy:
+def _log_errors(found: tuple[Cell, ...]) -> Mapping[str, tuple[float, ...]]:
+    times = {"tpot": _weighted((cell.rows, cell.own) for cell in found)}
+    times["ttft"] = _weighted((cell.rows, cell.ttft) for cell in found)
+    return {
+        time: _quantiles(-logs, weights, QUANTILES)
+        for time, (logs, weights) in times.items()
+        if len(logs)
+    }
+
+
+@functools.cache
+def _like(kind: Kind) -> tuple[tuple[str, ...], tuple[Cell, ...]]:
+    """What the nearest measured kinds share with one, enough rows of them; none where few."""
     shared_of = (
         ("device", "engine", "release", "network", "bits"),
         ("device", "engine", "release", "network"),
@@ -157,44 +184,61 @@ def _accuracy(kind: Kind) -> Accuracy:
         found = [
             cell for cell in cells() if [getattr(cell.kind, name) for name in shared] == wanted
         ]
-        rows = sum(cell.rows for cell in found)
-        if rows >= _ENOUGH:
-            median, most = _errors([(cell.rows, cell.own) for cell in found])
-            first = _errors([(cell.rows, cell.ttft) for cell in found if cell.ttft])
-            return Accuracy(
-                rows=rows,
-                sources=len({cell.source for cell in found}),
-                median_percent=median,
-                most_percent=most,
-                alike=_words(kind, shared),
-                ttft_median_percent=first[0],
-                ttft_most_percent=first[1],
-            )
+        if sum(cell.rows for cell in found) >= _ENOUGH:
+            return shared, tuple(found)
+    return (), ()
+
+
+@functools.cache
+def _accuracy(kind: Kind) -> Accuracy:
+    shared, found = _like(kind)
+    if not found:
+        return Accuracy(
+            rows=0,
+            sources=0,
+            median_percent=None,
+            most_percent=None,
+            alike=_words(kind, ("device", "engine", "release", "network", "bits")),
+        )
+    median, most = _errors((cell.rows, cell.own) for cell in found)
+    first = _errors((cell.rows, cell.ttft) for cell in found)
     return Accuracy(
-        rows=0,
-        sources=0,
-        median_percent=None,
-        most_percent=None,
-        alike=_words(kind, ("device", "engine", "release", "network", "bits")),
+        rows=sum(cell.rows for cell in found),
+        sources=len({cell.source for cell in found}),
+        median_percent=median,
+        most_percent=most,
+        alike=_words(kind, shared),
+        ttft_median_percent=first[0],
+        ttft_most_percent=first[1],
     )
 
 
-def _errors(
-    found: Iterable[tuple[int, tuple[float, ...]]],
-) -> tuple[float, float] | tuple[None, None]:
+_Logs: TypeAlias = Iterable[tuple[int, tuple[float, ...]]]
+
+
+def _errors(found: _Logs) -> tuple[float, float] | tuple[None, None]:
     """Median and nine-in-ten error in percent, of numbers of rows and their logarithms."""
-    logs: list[float] = []
-    weights: list[float] = []
-    for rows, some in found:
-        logs += some
-        weights += [rows / len(some)] * len(some)
-    if not logs:
+    logs, weights = _weighted(found)
+    if not len(logs):
         return None, None
-    errors = 100 * np.abs(np.expm1(logs))
-    order = np.argsort(errors)
-    shares = (np.cumsum(np.array(weights)[order]) - np.array(weights)[order] / 2) / sum(weights)
-    median, most = (float(np.interp(at, shares, errors[order])) for at in (0.5, 0.9))
+    median, most = _quantiles(100 * np.abs(np.expm1(logs)), weights, (0.5, 0.9))
     return median, most
+
+
+def _weighted(found: _Logs) -> tuple[np.ndarray, np.ndarray]:
+    """All logarithms, and the rows that each of them stands for."""
+    pairs = [(log, rows / len(some)) for rows, some in found for log in some]
+    logs, weights = np.array(pairs).reshape(-1, 2).T
+    return logs, weights
+
+
+def _quantiles(
+    values: np.ndarray, weights: np.ndarray, shares: Sequence[float]
+) -> tuple[float, ...]:
+    order = np.argsort(values)
+    sizes = weights[order]
+    reached = (np.cumsum(sizes) - sizes / 2) / sizes.sum()
+    return tuple(float(value) for value in np.interp(shares, reached, values[order]))
 
 
 def _words(kind: Kind, shared: tuple[str, ...]) -> str:

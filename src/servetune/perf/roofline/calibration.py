@@ -20,7 +20,7 @@ from servetune.perf.roofline.run_formulas import RunPoint
 from servetune.perf.roofline.similarity import (
     RunFeatures,
     guessed_logs,
-    remaining_sd,
+    remaining_doubt,
     similarity_of,
 )
 from servetune.perf.roofline.steady_state import Correction
@@ -234,9 +234,8 @@ def _doubts(
     places: Sequence[RunFeatures | None],
 ) -> list[float]:
     """Remaining standard deviation of each run's logarithm, its own variation included."""
-    similarity = similarity_of(quantity)
-    left = remaining_sd(places, [place for _, place in measured], similarity)
-    return [float(doubt) for doubt in np.hypot(left, similarity.accident)]
+    logs, known = [log for log, _ in measured], [place for _, place in measured]
+    return remaining_doubt(logs, known, places, similarity_of(quantity)).tolist()
 
 
 def relearned(base: Coefficients, factors: Mapping[str, float]) -> Coefficients:

@@ -15,6 +15,9 @@ found without it, too, so that they hold the bias and the scatter of a source th
 | `network` | a kind of layer that was never measured |
 | `anchored` | a calibration of at least two runs |
 
+Where the device was measured, no end of an interval is nearer to the prediction than those between
+which nine of ten of the runs most like it lie (`accuracy`), predicted without their source.
+
 Where the HTTP front end streams nearly what it can, its doubt is added: rates that one process
 streamed differ by `STREAM_DOUBT` between hosts.
 
@@ -34,6 +37,7 @@ from collections.abc import Iterable, Mapping
 from statistics import NormalDist
 
 import msgspec
+import numpy as np
 
 from servetune.bundled import bundled
 from servetune.engines import engine
@@ -51,12 +55,14 @@ from servetune.models.shape import (
     StateSpace,
 )
 from servetune.perf.roofline.accuracy import (
+    QUANTILES,
     Accuracy,
     Kind,
     Ran,
     accuracy_like,
     cells,
     kind_of_run,
+    log_errors_like,
 )
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S
@@ -155,10 +161,11 @@ def interval_of(
 
     def factor(time: str, end: str) -> float:
         doubt = STREAM_DOUBT if end == "high" else 1 / STREAM_DOUBT
-        share = load**STREAM_SHARPNESS  # of the step's time, by `step.slowdown`
-        streamed: float = (1 - share + share * doubt**STREAM_SHARPNESS) ** (1 / STREAM_SHARPNESS)
+        full = load**STREAM_SHARPNESS  # share of the step's time, by `step.slowdown`
+        streamed: float = (1 - full + full * doubt**STREAM_SHARPNESS) ** (1 / STREAM_SHARPNESS)
         drafted = math.exp(_towards(end) * reach.draft_doubt) if time == "tpot" else 1.0
-        return _joined(reach.factor(time, end), drafted) * streamed
+        share = 0.95 if end == "high" else 0.05
+        return _joined(reach.factor(time, end, share), drafted) * streamed
 
     return Interval(
         low_factor=factor("tpot", "low"),
@@ -248,23 +255,31 @@ class _Reach(msgspec.Struct, frozen=True, kw_only=True):
         spreads: Deviation of log(measured / predicted) by time, of which the table has multiples.
         draft_doubt: Standard deviation of the logarithm of the time per token by an assumed
             acceptance of drafts, where `spreads` does not have it.
+        reached: Logarithms of measured over predicted of runs like it, by time, at `QUANTILES`:
+            no factor is nearer to one than theirs.
     """
 
     kind: str
     table: str
     spreads: Mapping[str, float]
     draft_doubt: float = 0.0
+    reached: Mapping[str, tuple[float, ...]] = msgspec.field(default_factory=dict)
 
-    def factor(self, time: str, name: str) -> float:
-        return math.exp(_factors()[self.table][f"{time}_{name}"] * self.spreads[time])
+    def factor(self, time: str, name: str, share: float) -> float:
+        """Factor below which a share of measured times lies, by the name of its quantile."""
+        log = _factors()[self.table][f"{time}_{name}"] * self.spreads[time]
+        if reached := self.reached.get(time):
+            further = max if share > 0.5 else min
+            log = further(log, float(np.interp(share, QUANTILES, reached)))
+        return math.exp(log)
 
 
 def _log_quantile(reach: _Reach, time: str, confidence: float) -> float:
     prefix = f"{time}_caution_"
     stored = sorted(
         (
-            int(name.removeprefix(prefix)) / 100,
-            math.log(reach.factor(time, name.removeprefix(f"{time}_"))),
+            level := int(name.removeprefix(prefix)) / 100,
+            math.log(reach.factor(time, name.removeprefix(f"{time}_"), level)),
         )
         for name in _factors()[reach.table]
         if name.startswith(prefix)
@@ -302,7 +317,13 @@ def _reach(
     kind = "known" if "seen:device" in traits else "silicon"
     if "network:unmeasured" in traits:
         kind = "network"
-    return _Reach(kind=kind, table="spread", spreads=spreads, draft_doubt=doubt_about_drafts(plan))
+    return _Reach(
+        kind=kind,
+        table="spread",
+        spreads=spreads,
+        draft_doubt=doubt_about_drafts(plan),
+        reached=log_errors_like(node, plan, shape, ran),
+    )
 
 
 def _spread(time: str, traits: Iterable[str]) -> float:

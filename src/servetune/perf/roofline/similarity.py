@@ -170,8 +170,6 @@ def guessed_logs(
 ) -> NDArray[np.float64]:
     """Expected logarithms of measured over predicted time of some runs.
 
-    A run that varies by more than twice the usual counts less, in proportion to the square.
-
     Args:
         logs: Logarithms of measured over predicted time, one per anchor.
         places: Features of the anchors.
@@ -182,13 +180,43 @@ def guessed_logs(
     if not len(measured) or not len(targets):
         return np.zeros(len(targets))
     among = similarity.between(places, places)
-    accidents = np.full(len(measured), similarity.accident**2)
-    for _ in range(_ROUNDS):
-        weights = np.linalg.solve(among + np.diag(accidents), measured)
-        off = (measured - among @ weights) / (2 * similarity.accident)
-        accidents = similarity.accident**2 * (1 + off**2)
+    accidents = _accidents(measured, among, similarity)
     weights = np.linalg.solve(among + np.diag(accidents), measured)
     return np.asarray(similarity.between(targets, places) @ weights)
+
+
+def _accidents(
+    logs: NDArray[np.float64], among: NDArray[np.float64], similarity: Similarity
+) -> NDArray[np.float64]:
+    """Variance of each anchor by chance.
+
+    A run that varies by more than twice the usual counts less, in proportion to the square.
+    """
+    accidents = np.full(len(logs), similarity.accident**2)
+    for _ in range(_ROUNDS):
+        weights = np.linalg.solve(among + np.diag(accidents), logs)
+        off = (logs - among @ weights) / (2 * similarity.accident)
+        accidents = similarity.accident**2 * (1 + off**2)
+    return accidents
+
+
+def remaining_doubt(
+    logs: Sequence[float],
+    measured: Sequence[RunFeatures | None],
+    places: Sequence[RunFeatures | None],
+    similarity: Similarity,
+) -> NDArray[np.float64]:
+    """Standard deviation of a run's logarithm at each place once anchors have corrected it.
+
+    That of `remaining_sd`, where anchors that contradict each other count less, and the run's own
+    variation, which is as large as theirs.
+    """
+    accidents = np.full(1, similarity.accident**2)
+    if len(measured):
+        among = similarity.between(measured, measured)
+        accidents = _accidents(np.asarray(logs, dtype=float), among, similarity)
+    left = _remaining(places, measured, similarity, accidents)
+    return np.asarray(np.sqrt(np.maximum(left, 0.0) + accidents.mean()))
 
 
 def most_informative(
@@ -236,14 +264,23 @@ def remaining_sd(
         similarity: Similarity of the quantity; that of times per token if omitted.
     """
     similarity = similarity or similarity_of("tpot")
+    accidents = np.full(len(measured), similarity.accident**2)
+    left = _remaining(places, measured, similarity, accidents)
+    return np.asarray(np.sqrt(np.maximum(left, 0.0)))
+
+
+def _remaining(
+    places: Sequence[RunFeatures | None],
+    measured: Sequence[RunFeatures | None],
+    similarity: Similarity,
+    accidents: NDArray[np.float64],
+) -> NDArray[np.float64]:
     left = similarity.alone(places)
     if len(measured) and len(places):
-        among = similarity.between(measured, measured) + similarity.accident**2 * np.eye(
-            len(measured)
-        )
+        among = similarity.between(measured, measured) + np.diag(accidents)
         towards = similarity.between(measured, places)
         left -= (towards * np.linalg.solve(among, towards)).sum(axis=0)
-    return np.asarray(np.sqrt(np.maximum(left, 0.0)))
+    return left
 
 
 @functools.cache
