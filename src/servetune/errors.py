@@ -85,6 +85,10 @@ class InputError(ServetuneError):
     """A file, option or value that the user gave cannot be used."""
 
 
+#: Names that an error lists where none is similar to what was given: all engines, say.
+_MOST_NAMES = 24
+
+
 class UnknownName(InputError):
     """An unknown name of some kind: model, GPU, metric or option.
 
@@ -100,7 +104,7 @@ class UnknownName(InputError):
         self.known = tuple(known)
         if not hint:
             close = nearest(name, self.known)
-            names = close or sorted(self.known)[:12]
+            names = close or sorted(self.known)[:_MOST_NAMES]
             lead = "did you mean" if close else "known names are"
             hint = f"{lead} {', '.join(names)}" if names else ""
         super().__init__(f"unknown {kind} '{name}'", hint=hint)

@@ -352,6 +352,7 @@ def test_two_anchors_narrow_the_interval_and_one_time_may_be_missing(predict, pr
         (f"{GOOD},,", "neither ttft_ms nor tpot_ms"),
         (f"{GOOD},-3,5", "ttft_ms must be a positive number"),
         (f"{GOOD.replace('h100_sxm', 'h900')},100,5", "h900"),
+        (f"{GOOD},0.1,0.005", "less than a hundredth of the predicted"),
     ],
 )
 def test_an_anchor_that_cannot_serve_stops_everything(predict_beside, anchor, says):

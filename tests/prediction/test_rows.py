@@ -5,6 +5,7 @@ import pytest
 from servetune.models import load_shape
 from servetune.perf.roofline import predict_runs
 from servetune.perf.roofline.run_formulas import RunPoint
+from servetune.prediction.assumptions import assumed
 from servetune.prediction.rows import run_of, stored_as
 
 
@@ -138,3 +139,24 @@ def test_rows_priced_together_are_priced_as_each_alone():
             assert getattr(found.point, name) == pytest.approx(
                 getattr(alone.point, name), rel=1e-12
             )
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"engine_version": "latest"}, "release latest has no number"),
+        ({"engine": "trtllm", "gpu": "MI300X"}, "trtllm does not run on devices of AMD"),
+        ({"protocol": "static", "requests": "99"}, "requests 99 is not read: all 4 of a static"),
+        ({"engine": "mlc_llm"}, "no run of mlc-llm was measured"),
+    ],
+)
+def test_what_a_row_is_taken_for_is_said(columns, words):
+    row = {
+        "model": "Qwen/Qwen3-8B",
+        "engine": "vllm",
+        "gpu": "H100",
+        "isl": "1024",
+        "osl": "128",
+        "concurrency": "4",
+    } | columns
+    assert words in assumed(row, run_of(row, catalogued))

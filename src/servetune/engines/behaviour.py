@@ -94,6 +94,7 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
             is with attention divided by users, whatever degree its tables print.
         measured: First and last release in the runs that the fit has; `None` where it has none.
         plain_experts: Whether experts are multiplied like dense matrices, without grouped kernels.
+        vendor: Vendor whose devices alone it runs on; empty where it runs on several.
     """
 
     name: str = ""
@@ -106,6 +107,7 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
     offline_divides_attention: bool = False
     measured: tuple[str, str] | None = None
     plain_experts: bool = False
+    vendor: str = ""
 
     def era_of(self, version: str) -> Era | None:
         """Era of a release; `None` for the present one, and for a release that is not known."""

@@ -33,9 +33,24 @@ _TITLES = {"inferencemax": "InferenceMAX"}
 
 def _assumptions(row: Mapping[str, str], run: PlannedRun, source: str) -> Iterator[str]:
     plan = run.plan
-    law = step_law_facts(run.engine or plan.engine).name
-    if all(cell.kind.engine != law for cell in cells()):
-        yield f"no run of {law} was measured: its steps are taken to be those of {DEFAULT_ENGINE}"
+    facts = step_law_facts(run.engine or plan.engine)
+    if all(cell.kind.engine != facts.name for cell in cells()):
+        yield (
+            f"no run of {facts.name} was measured: its steps are taken to be those of "
+            f"{DEFAULT_ENGINE}"
+        )
+    vendor = run.node.device.vendor
+    if facts.vendor not in ("", vendor):
+        yield f"{facts.name} does not run on devices of {vendor}: priced as if it did"
+    version = row.get("engine_version", "").strip()
+    if version and not any(character.isdigit() for character in version):
+        yield f"release {version} has no number: taken as the newest that is described"
+    requests = row.get("requests", "").strip()
+    if run.protocol in ("static", "burst") and requests and float(requests) != run.request_count:
+        yield (
+            f"requests {requests} is not read: all {run.request_count} of a {run.protocol} "
+            f"{'batch' if run.protocol == 'static' else 'run'} come at once"
+        )
     divided = plan.data_parallel > 1 and row.get("dp", "").strip() in ("", "1", "1.0")
     if divided:
         yield f"attention divided by users over {plan.data_parallel} devices, {source}"

@@ -28,6 +28,8 @@ from servetune.units import MS_PER_S
 #: one list has no time per token, its whole time or its rate tells of the same steps.
 MEASURED = ("ttft_ms", "tpot_ms", "e2e_ms", "output_tokens_per_s")
 _AT_ONCE = ("static", "offline")
+#: Predicted over measured time beyond which a time is taken to be in seconds.
+_SECONDS = 100
 
 #: Model and kind of device -> measured runs of both.
 AnchorsOf: TypeAlias = Mapping[tuple[str, str], Sequence[Anchor]]
@@ -58,8 +60,11 @@ def anchors_of(
     found: dict[tuple[str, str], list[Anchor]] = {}
     predicted = predict_runs(runs)
     places = run_features(runs, in_flight=requests_in_flight(runs, predicted))
-    for run, priced, times, place in zip(runs, predicted, measured, places, strict=True):
+    lines = zip(runs, predicted, measured, places, strict=True)
+    for number, (run, priced, times, place) in enumerate(lines, start=1):
         predicted_ms, measured_ms = _step_times_ms(run, priced.point, times)
+        _plausible(number, "time per token", measured_ms, predicted_ms)
+        _plausible(number, "ttft_ms", times["ttft_ms"], priced.point.ttft_ms)
         anchor = Anchor(
             predicted_ttft_ms=priced.point.ttft_ms,
             predicted_tpot_ms=predicted_ms,
@@ -69,6 +74,20 @@ def anchors_of(
         )
         found.setdefault(_group(run), []).append(anchor)
     return found
+
+
+def _plausible(number: int, name: str, measured_ms: float | None, predicted_ms: float) -> None:
+    """Stop at a time in another unit: first tokens may wait for ever, but nothing is so fast.
+
+    Raises:
+        InputError: The time is less than a hundredth of the predicted one.
+    """
+    if measured_ms is not None and measured_ms < predicted_ms / _SECONDS:
+        raise InputError(
+            f"anchor {number}: {name} of {measured_ms:g} ms is less than a hundredth of the "
+            f"predicted {predicted_ms:.3g} ms",
+            hint="times are in milliseconds; multiply those in seconds by 1000",
+        )
 
 
 def _tells(run: PlannedRun, times: Mapping[str, float | None]) -> bool:

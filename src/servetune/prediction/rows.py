@@ -328,11 +328,10 @@ def _spread(mean: float) -> Law:
 
 
 def _request_count(row: Mapping[str, str], protocol: Protocol | None, concurrency: int) -> int:
-    if protocol in ("static", "burst"):
-        return concurrency
     named = row.get("concurrency", "").strip()
     usual = REQUESTS_PER_USER * concurrency if named else _REQUESTS_OF_A_RATE
-    return max(1, round(_number(row, "requests", default=usual)))
+    count = max(1, round(_number(row, "requests", default=usual)))
+    return concurrency if protocol in ("static", "burst") else count
 
 
 def _number(
