@@ -1,12 +1,15 @@
 """Disagreement of `estimate` and `simulate` over engines, models, machines and loads.
 
     python benchmarks/prediction/agreement.py [--engines tgi] [--users 1,96] [--rows]
+    python benchmarks/prediction/agreement.py --runs [--rows]   # 2 min, whole runs of `--batch`
 
 One plan has one answer: the steady state by formula (`performance_at`, what `estimate` prints) and
 the engine in virtual time (`simulate`) should give the same throughput, time between tokens and
 end-to-end latency. The simulated run is a closed loop; means are over requests that were sent after
 each user had two answers and before the last round, in which fewer and fewer users are left.
-`tests/perf/test_agreement.py` holds the two together on a part of this grid.
+`tests/perf/test_agreement.py` holds the two together on a part of this grid. With `--runs` the
+formula is that of whole runs, their burst and their growing queue included (`RunFormulas`), over
+closed loops, equal and short answers among them, and open loops below and beyond what is served.
 """
 
 from __future__ import annotations
@@ -23,9 +26,11 @@ from servetune.errors import PlanError
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf import RunOptions, performance_at, simulate
+from servetune.perf.roofline import PlannedRun, predict_runs
 from servetune.plan import Plan
 from servetune.units import MS_PER_S
 from servetune.workload import SHAREGPT, LengthLaws, Workload
+from servetune.workload.arrivals import Poisson
 from servetune.workload.laws import Table
 from servetune.workload.lengths import Lengths
 
@@ -67,6 +72,15 @@ CONTEXT_TOKENS = 4096
 #: Rounds and least requests of a simulated run; of equal lengths one round is like the next.
 _ROUNDS, _LEAST_REQUESTS = 10, 600
 _ROUNDS_EQUAL, _LEAST_REQUESTS_EQUAL = 6, 48
+
+
+#: Prompt and answer tokens of whole runs, and the least length over the greatest.
+RUN_LENGTHS = ((1024, 32), (1024, 8), (1024, 512), (128, 128), (4000, 32), (8000, 4))
+RUN_RATIOS = (1.0, 0.8, 0.5)
+RUN_USERS = (2, 8, 32, 128)
+#: Rates over what closed loops of many users are served.
+RUN_RATES = (0.1, 0.5, 0.8, 1.1, 1.5)
+_RUN_CONTEXT, _MANY_USERS, _OPEN_REQUESTS, _SEEDS = 16384, 512, 600, 3
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -138,6 +152,89 @@ def compared(engine: str, place: tuple[str, str, int], load: str, users: int) ->
     )
 
 
+class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Formula over simulation, less one, of a whole run's means."""
+
+    engine: str
+    what: str
+    load: str
+    e2e: float
+    ttft: float
+    tpot: float
+
+
+def compared_runs(engine: str) -> Iterator[ComparedRun]:
+    """Whole runs of every load on three models."""
+    for model, gpu, count in (PLACES[1], PLACES[2], PLACES[5]):
+        shape, machine = load_shape(model, catalogue_first=True), node(gpu=gpu, count=count)
+        plan = Plan(model=model, engine=engine, tensor_parallel=count, max_model_len=_RUN_CONTEXT)
+        for (prompt, answer), ratio in itertools.product(RUN_LENGTHS, RUN_RATIOS):
+            lengths = LengthLaws.ranged(prompt, answer, ratio)
+            planned = PlannedRun(
+                shape=shape,
+                node=machine,
+                plan=plan,
+                lengths=lengths,
+                concurrency=1,
+                request_count=_OPEN_REQUESTS,
+                warmed=True,
+            )
+            name = f"{model}, {prompt} / {answer} from {ratio:g}"
+            for users in RUN_USERS:
+                load = Workload.of(lengths, request_count=10 * users, concurrency=users)
+                run = msgspec.structs.replace(planned, concurrency=users, request_count=10 * users)
+                yield _compared_run(run, [load], "closed", f"{name}, {users} users")
+            many = Workload.of(lengths, request_count=_OPEN_REQUESTS)
+            served = performance_at(shape, machine, plan, many, _MANY_USERS).requests_per_s
+            for share in RUN_RATES if ratio == RUN_RATIOS[1] else ():
+                rate = share * served
+                loads = [
+                    Workload.of(
+                        lengths, request_count=_OPEN_REQUESTS, arrivals=Poisson(rate), seed=seed
+                    )
+                    for seed in range(_SEEDS)
+                ]
+                run = msgspec.structs.replace(planned, protocol="open", rate_per_s=rate)
+                yield _compared_run(run, loads, f"open at {share:g}", f"{name}, {rate:.3g}/s")
+
+
+def _compared_run(run: PlannedRun, loads: Sequence[Workload], what: str, name: str) -> ComparedRun:
+    point = predict_runs([run])[0].point
+    quick = RunOptions(each_token=False)
+    records = [
+        record
+        for load in loads
+        for record in simulate(run.plan, run.shape, run.node, load, options=quick).records
+    ]
+    e2e_ms, ttft_ms, tokens = (
+        float(np.mean([getattr(record, name) for record in records])) * unit
+        for name, unit in (("e2e_s", MS_PER_S), ("ttft_s", MS_PER_S), ("output_tokens", 1))
+    )
+    return ComparedRun(
+        engine=run.plan.engine,
+        what=what,
+        load=name,
+        e2e=point.e2e_ms / e2e_ms - 1,
+        ttft=point.ttft_ms / ttft_ms - 1,
+        tpot=point.tpot_ms / ((e2e_ms - ttft_ms) / (tokens - 1)) - 1,
+    )
+
+
+def tell_runs(rows: Sequence[ComparedRun]) -> None:
+    """Median, 95th percentile and largest of absolute differences, by engine and kind."""
+    print("\n| engine | run | runs | end to end | first token | time between tokens |")
+    print("|---|---|--:|--:|--:|--:|")
+    for engine, what in dict.fromkeys((row.engine, row.what) for row in rows):
+        mine = [row for row in rows if (row.engine, row.what) == (engine, what)]
+        cells = [
+            " / ".join(
+                f"{100 * value:.1f}%" for value in _spread([getattr(row, name) for row in mine])
+            )
+            for name in ("e2e", "ttft", "tpot")
+        ]
+        print(f"| {engine} | {what} | {len(mine)} | {' | '.join(cells)} |")
+
+
 def grid(engines: Sequence[str], users: Sequence[int]) -> Iterator[Compared]:
     """All plans that can run."""
     for engine, place, load, count in itertools.product(engines, PLACES, LOADS, users):
@@ -170,7 +267,18 @@ def main() -> int:
     parser.add_argument("--engines", default=",".join(ENGINES))
     parser.add_argument("--users", default=",".join(map(str, USERS)))
     parser.add_argument("--rows", action="store_true", help="print every plan")
+    parser.add_argument("--runs", action="store_true", help="whole runs of --batch")
     given = parser.parse_args()
+    if given.runs:
+        runs = []
+        for engine in ("vllm", "sglang"):
+            for each in compared_runs(engine):
+                runs.append(each)
+                if given.rows:
+                    found = f"{each.e2e:+7.1%} {each.ttft:+7.1%} {each.tpot:+7.1%}"
+                    print(f"{each.engine:7} {each.what:12} {found}  {each.load}", flush=True)
+        tell_runs(runs)
+        return 0
     rows = []
     for row in grid(given.engines.split(","), [int(n) for n in given.users.split(",")]):
         rows.append(row)

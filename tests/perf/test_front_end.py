@@ -11,7 +11,7 @@ from servetune.models import load_shape
 from servetune.perf import estimate, performance_at, simulate
 from servetune.perf.roofline import PlannedRun, interval_of, predict_runs
 from servetune.perf.roofline.factors import coefficients_for
-from servetune.perf.roofline.run_formulas import Protocol
+from servetune.perf.roofline.runs import Protocol
 from servetune.plan import Plan
 from servetune.workload import LengthLaws, Workload
 

@@ -35,7 +35,7 @@ from servetune.models import ExpertFeedForward, NetworkShape
 from servetune.perf import Calibration
 from servetune.perf.roofline import PlannedRun, PredictedRun, interval_of, length_moments
 from servetune.perf.roofline.accuracy import Ran
-from servetune.perf.roofline.run_formulas import Protocol
+from servetune.perf.roofline.runs import Protocol
 from servetune.plan import Plan
 from servetune.prediction.conventions import Convention, RowFacts, UnstatedSettings
 from servetune.workload import LengthLaws

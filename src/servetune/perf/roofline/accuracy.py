@@ -110,7 +110,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         engine: Engine whose kernels and overheads apply; the plan's if `None`.
         version: Release of it; the plan's if empty.
-        protocol: Way in which requests come (`run_formulas.Protocol`).
+        protocol: Way in which requests come (`runs.Protocol`).
     """
 
     engine: str | None = None

@@ -235,7 +235,8 @@ def _doubts(
 ) -> list[float]:
     """Remaining standard deviation of each run's logarithm, its own variation included."""
     logs, known = [log for log, _ in measured], [place for _, place in measured]
-    return remaining_doubt(logs, known, places, similarity_of(quantity)).tolist()
+    found = remaining_doubt(logs, known, places, similarity_of(quantity))
+    return [float(doubt) for doubt in found]
 
 
 def relearned(base: Coefficients, factors: Mapping[str, float]) -> Coefficients:

@@ -374,7 +374,7 @@ def traits(
         plan: Its plan.
         seen: What of it was measured under its engine's release: `device`, `architecture`, or
             `nothing`.
-        protocol: Way in which its requests come (`run_formulas.Protocol`).
+        protocol: Way in which its requests come (`runs.Protocol`).
         measured: Whether all kinds of layers of its network were measured.
     """
     if plan.tensor_parallel == 1 and plan.data_parallel == 1:

@@ -15,7 +15,8 @@ from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.operations import Operations, operations
-from servetune.perf.roofline.run_formulas import Protocol, RunFormulas, RunPoint
+from servetune.perf.roofline.run_formulas import RunFormulas, RunPoint
+from servetune.perf.roofline.runs import Protocol
 from servetune.perf.roofline.steady_state import LengthMoments, moments_of
 from servetune.perf.roofline.step_laws import PlanBatch, columns_of
 from servetune.plan import Plan

@@ -1,0 +1,151 @@
+"""Open loops by formula: requests that come by chance, at a rate.
+
+`run_formulas` has the symbols. There are no clumps and nobody is in step, but a queue of prompts or
+of places may grow with the run.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from servetune.perf.roofline.runs import FEWEST, Runs, RunTimes
+from servetune.perf.roofline.step_laws import Array, StepLaws
+
+#: Halvings by which the number that decodes is found.
+_ROUNDS = 12
+#: Rounds in which groups of prompts that come while others are computed find their size.
+_GROWING = 4
+#: Share of places that is still free when an open loop counts as settled.
+_LATE = 0.02
+
+
+def open_loops(runs: Runs, laws: StepLaws) -> tuple[RunTimes, Array]:
+    """Runs at a rate: requests in flight by Little's law, fewer while a short run fills.
+
+    The number that decodes is between the bounds of a bisection: near saturation each round
+    of a fixed point would shrink the error by next to nothing.
+
+    Returns:
+        The runs, and how many requests would be in flight at the end.
+    """
+    rate = np.maximum(runs.rate_per_s, 1e-9)
+    long_s = runs.requests / rate
+    places = runs.most_placed(laws.c)
+    most = np.minimum(places, runs.decoding_beside(laws.c))
+    # Prompts that come while others are computed are the next, before anybody decodes again,
+    # unless the engine gathers them.
+    together = np.ones_like(rate)
+    for _ in range(_GROWING):
+        come = rate * runs.prompts_s(laws, together)  # in the mean of groups, empty or not
+        together = np.minimum(come / -np.expm1(-come), runs.group)
+    together = np.where(runs.gathers(laws.c), runs.group, together)
+    low, high = np.full_like(rate, np.log(FEWEST)), np.log(most)
+    for _ in range(_ROUNDS):
+        middle = (low + high) / 2
+        running = np.exp(middle)
+        first_s, queue_s, tau_s = _at_a_rate(runs, laws, rate, running, most, together)
+        decode_s = runs.steps * tau_s
+        e2e_s = first_s + queue_s + decode_s
+        more = rate * _seen_s(runs, long_s, e2e_s) * decode_s / e2e_s > running
+        low, high = np.where(more, middle, low), np.where(more, high, middle)
+    # Who waits for a place has passed the queue of prompts meanwhile.
+    wanted = rate * decode_s / most
+    # Those who come first find one: as many as there are of equal answers, more of others.
+    first = runs.varied * (wanted * -np.log(np.maximum(_LATE, 1 - 1 / wanted)) - 1) + 1
+    left = np.maximum(0.0, 1 - most / runs.requests * first)
+    queue_s = np.maximum(queue_s, left * _queue_s(runs, wanted, rate, places))
+    ttft_s = first_s + queue_s
+    e2e_s = ttft_s + decode_s
+    # The last request waits twice the mean, and nobody's prompt is computed after its own.
+    plain_s = runs.decode_s(laws, np.maximum(1.0, running))
+    whole_s = long_s + ttft_s + queue_s + runs.steps * plain_s
+    in_flight = rate * np.minimum(long_s, e2e_s)
+    return RunTimes(ttft_s, tau_s, running, runs.requests / whole_s, e2e_s), in_flight
+
+
+def _seen_s(runs: Runs, long_s: Array, e2e_s: Array) -> Array:
+    """Time in which those come whom a token sees, on average, while a run fills and empties.
+
+    Each second counts by the tokens that are decoded in it: that is the integral of the square
+    of the number inside over the integral of the number. For times inside that are all equal,
+    and for those with an exponential law.
+    """
+    short = np.minimum(long_s, e2e_s) / np.maximum(long_s, e2e_s)
+    equal_s = np.minimum(long_s, e2e_s) * (1 - short / 3)
+    varied_s = e2e_s * (1 + np.expm1(-long_s / e2e_s) * e2e_s / long_s)
+    return np.asarray(equal_s + runs.varied * (varied_s - equal_s))
+
+
+def _at_a_rate(
+    runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Array, together: Array
+) -> tuple[Array, Array, Array]:
+    """Times of an open loop while so many decode, `most` at most.
+
+    Its prompts come by chance and not because another answer has ended, so nothing is taken
+    off the gaps for clumps or for users in step. A request shares its steps with the prompts
+    that come while it is in the system, those while it waits for its first token included.
+
+    Returns:
+        Times to the first token without a queue, in the queue of prompts, between tokens.
+    """
+    c = laws.c
+    laws = laws.with_batches(np.clip(running * runs.stages, 1.0, runs.stages))
+    apart = runs.apart(c)
+    decoding = np.maximum(1.0, running)
+    plain_s = runs.decode_s(laws, decoding)
+    beside = np.where(apart, 0.0, decoding)
+    full = np.maximum(1.0, runs.budget - beside * runs.each) / runs.inputs
+    taken = np.where(apart, np.minimum(full, together), full)
+    gap = runs.gap_steps(c)
+
+    def mixed(per_step: Array) -> tuple[Array, Array, Array]:
+        """Steps from one group of prompts to the next, mean and mean square of a step."""
+        come = np.exp(-per_step * gap)
+        period = gap + come / (1 - come)
+        parts = np.maximum(1.0, per_step * period / taken)
+        part_s = runs.mixed_s(laws, per_step * period / parts, beside, by_chance=True)
+        share = np.where(apart, parts / period, np.minimum(1.0, parts / period))
+        plain = np.where(apart, 1.0, 1 - share)
+        return period, plain * plain_s + share * part_s, plain * plain_s**2 + share * part_s**2
+
+    per_step = running / runs.steps
+    period, tau_s, squares = mixed(per_step)
+    gathered = np.where(apart, gap / period, 1.0)  # share of prompts that others join
+    joining = np.minimum(gathered * per_step * gap, np.maximum(0.0, taken - 1))
+    own_s = runs.mixed_s(laws, 1 + joining, np.where(apart, 0.0, running), by_chance=True)
+    # The engine is idle as often as nobody is inside, of those who come by chance.
+    working = -np.expm1(-running * (1 + own_s / (runs.steps * tau_s)))
+    wait_s = squares / (2 * tau_s)
+    wait_s += (gap / period * (gap - 1) / 2 + runs.admission_delay_steps) * tau_s
+    first_s = runs.request_s(laws) + working * wait_s + own_s
+    most_taken = np.maximum(1.0, full)
+    busy = rate * runs.mixed_s(laws, most_taken, beside) / most_taken
+    queue_s = _queue_s(runs, busy, rate, full)
+    # Who joins the own prompt's step, and who comes during the last step, is not met after it;
+    # where groups have steps of their own, those that follow the own one are.
+    met_s = first_s - runs.request_s(laws) + queue_s + (runs.steps - 1) * tau_s
+    served = running / (runs.steps * tau_s)
+    inside = np.where(apart, served * met_s, np.minimum(rate, served) * met_s - joining)
+    inside = np.maximum(FEWEST, inside)
+    # A number with an exponential law, as in a long queue; the mean of what is below `most`.
+    present = np.maximum(running, -inside * np.expm1(-most / inside))
+    _, tau_s, _ = mixed(present / runs.steps)
+    return first_s, queue_s, tau_s
+
+
+def _queue_s(runs: Runs, busy: Array, rate: Array, servers: Array) -> Array:
+    """Mean wait in a queue that is empty when the run begins, beyond the step in progress.
+
+    For a long run it is that of M/G/k: x^2 (1 + cv^2) / (2 rate (1 - x)) for one server that
+    is busy for the fraction x, times x^(sqrt(2 (k + 1)) - 2) for more (Sakasegawa, An
+    approximation formula for L_q, Ann. Inst. Statist. Math. 29, 1977). Beyond x = 1 the queue
+    grows for as long as requests come: T (x - 1) / 2 is the mean. What joins both is Akcelik's
+    formula of a queue within a time T (Rouphail and Akcelik, Oversaturation delay estimates
+    with consideration of peaking, Transportation Research Record 1365, 1992). One more x takes
+    off the residual of what is in service, which the step in progress has.
+    """
+    spread = (2 * runs.pairs / runs.inputs - 1) / runs.inputs  # 1 + cv^2 of prompts
+    chance = spread * np.minimum(1.0, busy) ** (np.sqrt(2 * (servers + 1)) - 1)
+    over = busy - 1
+    rooted = np.sqrt(over**2 + 4 * chance * busy**2 / runs.requests)
+    return np.asarray(runs.requests / rate / 4 * (over + rooted))

@@ -1,0 +1,250 @@
+"""Runs side by side: their requests, places and the steps of their prompts, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servetune.perf.roofline.clumps import clump_share
+from servetune.perf.roofline.drafting import tokens_per_step
+from servetune.perf.roofline.steady_state import LengthMoments
+from servetune.perf.roofline.step_laws import Array, PlanBatch, StepLaws
+from servetune.plan.plan import Plan
+
+#: Runs of which something holds; shape (R,).
+Mask: TypeAlias = NDArray[np.bool_]
+#: How the requests of a run come: `closed`, each user's next after the answer to the last; `open`,
+#: at a rate; all at once as one `static` batch, as an `offline` list that is worked off, or as a
+#: `burst` whose requests are timed one by one.
+Protocol: TypeAlias = Literal["closed", "open", "static", "offline", "burst"]
+
+
+class RunTimes(NamedTuple):
+    """Means of R runs, one copy each; seconds, each of shape (R,).
+
+    Attributes:
+        tpot_s: Gap between tokens, steps with others' prompts included.
+        running: Sequences decoding at the same time.
+        requests_per_s: Requests over the run's time; its steady state's in closed loops.
+        e2e_s: Mean time of a request; of the whole run where all come at once.
+    """
+
+    ttft_s: Array
+    tpot_s: Array
+    running: Array
+    requests_per_s: Array
+    e2e_s: Array
+
+    def where(self, mask: Mask, other: RunTimes) -> RunTimes:
+        """These means, and the other's where the mask is true."""
+        return RunTimes(*(np.where(mask, b, a) for a, b in zip(self, other, strict=True)))
+
+
+#: Fewest sequences that decode at the same time, on average, in a run.
+FEWEST = 1e-6
+
+
+class Runs:
+    """R runs in array form; parts that do not depend on coefficients are computed once.
+
+    Attributes, each of shape (R,) and of one copy, where each stage of a pipeline counts as one:
+        users: Requests in flight in closed loops.
+        requests: Requests of the run.
+        generations: Requests that one user sends.
+        steps: Decode steps of a request, one at least.
+        answer_steps: Those of answers of one token, too: zero.
+        gained: Tokens gained per step.
+        each: Tokens that a decoding sequence takes of a step's budget.
+        spread: Standard deviation of decode steps.
+        varied: Its square over that of the mean, at most that of an exponential law.
+        equal: Whether all answers take equally many steps: users then stay in step.
+        group: Whole prompts that one step takes.
+
+    Args:
+        stack: Work and machines of the R plans.
+        plans: Resolved.
+        kv_tokens: Tokens that one copy's cache holds, per run.
+        moments: Moments of the lengths, per run.
+        concurrency: Requests in flight, all copies together, per run; read of open loops that are
+            capped.
+        request_count: Requests of the run, all copies together, per run.
+        protocols: How requests arrive, per run; closed loops if omitted.
+        rates_per_s: Requests per second of open loops, all copies together, per run.
+        capped: Whether an open loop has no more than `concurrency` in flight, per run.
+        warmed: Whether requests were sent before the run, per run; none if omitted.
+        admission_delay_steps: `PlannedRun.admission_delay_steps`, per run; none where not given.
+    """
+
+    def __init__(
+        self,
+        stack: PlanBatch,
+        plans: Sequence[Plan],
+        kv_tokens: Sequence[float],
+        moments: Sequence[LengthMoments],
+        concurrency: Sequence[int],
+        request_count: Sequence[int],
+        *,
+        protocols: Sequence[Protocol] | None = None,
+        rates_per_s: Sequence[float] | None = None,
+        capped: Sequence[bool] | None = None,
+        warmed: Sequence[bool] | None = None,
+        admission_delay_steps: Sequence[float] | None = None,
+    ) -> None:
+        self.stack = stack
+        kinds = protocols or ["closed"] * len(plans)
+        self.at_a_rate = np.array([kind == "open" for kind in kinds])
+        self.capped = np.array(capped or np.zeros(len(plans)), bool)
+        self.at_once = np.array([kind in ("static", "offline", "burst") for kind in kinds])
+        #: Whether answers are streamed over HTTP; static batches and lists are not.
+        self.streams = np.array([kind not in ("static", "offline") for kind in kinds], float)
+        self.cold = 1.0 - np.asarray(warmed or np.zeros(len(plans)), float)
+        self.timed_each = np.array([kind == "burst" for kind in kinds])
+        # Each stage computes another batch, so a pipeline serves like as many slower copies; the
+        # one batch that comes at once stays together.
+        stages = np.array(
+            [
+                1 if kind == "static" else plan.pipeline_parallel
+                for kind, plan in zip(kinds, plans, strict=True)
+            ],
+            float,
+        )
+        self.stages = stages
+        self.copies = stages * [plan.replicas * plan.data_parallel for plan in plans]
+        self.rate_per_s = np.asarray(rates_per_s or np.zeros(len(plans)), float) / self.copies
+        self.concurrency = np.asarray(concurrency, float)
+        self.budget = np.array([plan.max_num_batched_tokens for plan in plans], float)
+        most = np.array([plan.max_num_seqs for plan in plans], float)
+        self.kv_tokens = np.asarray(kv_tokens, float) / stages
+        self.places, self.whole_places = (
+            np.maximum(1.0, np.minimum(most, cached) / stages)
+            for cached in np.transpose(
+                [
+                    [m.places(kv, whole_answers=whole) for whole in (False, True)]
+                    for m, kv in zip(moments, kv_tokens, strict=True)
+                ]
+            )
+        )
+        self.inputs = np.array([m.input_tokens for m in moments])
+        self.outputs = np.array([m.output_tokens for m in moments])
+        self.pairs = np.array([m.prompt_pairs for m in moments])
+        self.context = np.array([m.context_tokens for m in moments])
+        self.gained = np.array([tokens_per_step(plan) for plan in plans])
+        self.spread = np.array([m.output_spread_tokens for m in moments]) / self.gained
+        self.each = np.array([1 + (plan.draft_tokens or 0) for plan in plans], float)
+        self.clump_share = clump_share(self.spread * self.gained / self.outputs)
+        self.steps = np.maximum(1.0, (self.outputs - 1) / self.gained)
+        self.answer_steps = np.maximum(0.0, self.outputs - 1) / self.gained
+        self.users = np.maximum(1.0, self.concurrency / self.copies)
+        free = self.at_a_rate & ~self.capped
+        self.busy_copies = np.where(free, self.copies, np.minimum(self.concurrency, self.copies))
+        self.generations = np.maximum(1.0, np.asarray(request_count, float) / self.concurrency)
+        self.admission_delay_steps = np.asarray(
+            admission_delay_steps or np.zeros(len(plans)), float
+        )
+        self.held_steps = np.where(self.at_a_rate, 0.0, self.admission_delay_steps)
+        self.requests = np.asarray(request_count, float) / self.copies
+        #: Whole prompts that one group has.
+        self.group = np.maximum(1.0, self.budget // self.inputs)
+        #: Whether all answers take equally many steps: users then stay in step.
+        self.equal = (self.spread == 0) & (self.gained == 1)
+        #: Squared variation of answers, at most that of an exponential law.
+        self.varied = np.minimum(1.0, (self.spread / self.steps) ** 2)
+        self.full_steps = self.budget / (self.each + self.inputs / self.steps)
+
+    def most_running(self, c: Mapping[str, Array]) -> Array:
+        """Sequences of one copy that decode at the same time at most, shape (R,).
+
+        Those that have a place; fewer, less than one even, where prompts fill every step that
+        they share, and where an engine gathers prompts as many as it has let in.
+        """
+        most = np.minimum(self.placed(c), self.decoding_beside(c))
+        return np.where(self.gathers(c), np.minimum(most, self.most_gathered(c)), most)
+
+    def decoding_beside(self, c: Mapping[str, Array]) -> Array:
+        """Sequences that can decode beside the prompts that they bring, if these share steps."""
+        return np.asarray(np.where(self.apart(c), np.inf, self.full_steps))
+
+    def placed(self, c: Mapping[str, Array]) -> Array:
+        """Users of one copy that have a place at the same time, their prompts computed or not.
+
+        Where the engine reserves whole answers a sequence keeps all of its place from the start.
+        """
+        return np.asarray(np.minimum(self.users, self.most_placed(c)))
+
+    def most_placed(self, c: Mapping[str, Array]) -> Array:
+        whole = (c["scheduling.whole_answers"] > 0) | (c["scheduling.known_answers"] > 0)
+        return np.asarray(np.where(whole, self.whole_places, self.places))
+
+    def apart(self, c: Mapping[str, Array]) -> Mask:
+        """Whether prompts are computed in steps of their own."""
+        return np.asarray(c["scheduling.separate_prefill"] > 0)
+
+    def gathers(self, c: Mapping[str, Array]) -> Mask:
+        """Whether an engine lets so many decode steps pass between two groups of prompts."""
+        return np.asarray(c["scheduling.admission_steps"] > 0)
+
+    def gap_steps(self, c: Mapping[str, Array]) -> Array:
+        """Decode steps between two groups of prompts, at least."""
+        ratio_steps = c["scheduling.waiting_ratio"] * self.steps
+        return np.asarray(np.maximum(1.0, np.minimum(c["scheduling.admission_steps"], ratio_steps)))
+
+    def most_gathered(self, c: Mapping[str, Array]) -> Array:
+        """Sequences that groups of prompts keep decoding.
+
+        As many groups as are let in while one answer lasts; few that run let the next in before
+        the gap is over. Groups of equal answers end whole.
+        """
+        few = np.ceil((self.group + 1) / c["scheduling.waiting_ratio"]) - 1
+        gap = np.where(self.equal, c["scheduling.admission_steps"], self.gap_steps(c))
+        joined = np.where(self.equal, few // self.group * self.group, few)
+        groups = np.maximum(self.group * self.steps / np.maximum(1.0, gap), self.group + joined)
+        return np.asarray(groups)
+
+    def decode_s(self, laws: StepLaws, users: Array) -> Array:
+        none = 0 * users
+        return laws.seconds(none, none, none, users, users * self.context)
+
+    def prompts_s(self, laws: StepLaws, prompts: Array) -> Array:
+        """Steps that compute prompts while nobody decodes."""
+        return self.mixed_s(laws, prompts, 0 * prompts)
+
+    def mixed_s(
+        self, laws: StepLaws, prompts: Array, sequences: Array, *, by_chance: bool = False
+    ) -> Array:
+        """Steps that compute `prompts` prompts beside `sequences` decoding ones.
+
+        Where prompts are computed apart, the sequences decode once for all of these steps.
+
+        Args:
+            by_chance: Whether `prompts` is the mean of those that come by chance.
+        """
+        tokens = prompts * self.inputs
+        apart = self.apart(laws.c)
+        left = self.budget - np.where(apart, 0.0, sequences * self.each)
+        steps = np.maximum(1.0, tokens / np.maximum(1.0, left))
+        sequences = np.where(apart, sequences / steps, sequences)
+        spread: Array | float = 0.0
+        if by_chance:  # a step has whole prompts, one at least, each as long as it happens to be
+            varied = 2 * self.pairs / self.inputs**2 - 1 + np.maximum(0.0, 1 - 1 / prompts)
+            spread = np.where(steps > 1, 0.0, tokens * np.sqrt(np.maximum(0.0, varied) / prompts))
+        each_s = laws.seconds(
+            tokens / steps,
+            prompts * self.pairs / steps,
+            prompts / steps,
+            sequences,
+            sequences * self.context,
+            spread,
+        )
+        return np.asarray(steps * each_s)
+
+    def request_s(self, laws: StepLaws) -> Array:
+        return np.asarray(laws.c["host.request_s"] + laws.c["host.prompt_token_s"] * self.inputs)
+
+    def clump_s(self, laws: StepLaws, prompt_s: Array) -> Array:
+        """Wait for prompts that came just before, beyond that for evenly spread ones."""
+        users = self.placed(laws.c)
+        others: Array = self.clump_share * (np.sqrt(users) - 1)
+        return np.asarray(laws.c["closed_loop.clump_prompts"] * others * prompt_s)
