@@ -17,7 +17,8 @@ it, so that no more is served than steps compute. An engine that delays admissio
 
 Engines that compute prompts in steps of their own have the closed loops of `SteadyState` after the
 burst, in which groups wait for each other: a share exp(-w / together_steps) of later generations
-comes all at once as well, w = sqrt(12) sigma. Users with equal answers stay in step, as there.
+comes all at once as well, w = sqrt(12) sigma. Users with equal answers stay in step, as there;
+where prompts share steps with decoding, those with nearly equal ones do in part.
 
 Users without a place wait for one and change nothing else; those who have one keep it while
 their prompt is computed. Where prompts fill every step (few tokens to answer), fewer decode
@@ -40,6 +41,9 @@ _SECANTS = 5
 _FLAT = -0.1
 #: Seconds between prompts that come at the same time, where they are taken in at no cost.
 _INSTANT_S = 1e-9
+#: Steps over which users with nearly equal answers fall out of step where prompts share steps with
+#: decoding, as in the simulator (5 of 128 steps leave a third of the wait); the least share of it.
+_TOGETHER_STEPS, _NO_SHARE = 5.0, 0.01
 #: Shares of the generations after the first at whose middles their waiting is read.
 _SLICES = ((0.0, 1 / 9), (1 / 9, 1 / 3), (1 / 3, 2 / 3), (2 / 3, 1.0))
 
@@ -49,8 +53,11 @@ def closed_loops(runs: Runs, laws: StepLaws) -> RunTimes:
     found = _mixed_loops(runs, laws)
     if (apart := runs.apart(laws.c)).any():
         found = found.where(apart, _loops_apart(runs, laws))
-    if (in_step := runs.equal & ~runs.gathers(laws.c)).any():
-        found = found.where(in_step, _loops_in_step(runs, laws))
+    window = np.sqrt(12) * runs.spread
+    share = np.where(apart, runs.equal, np.exp(-window / _TOGETHER_STEPS))
+    share[runs.gathers(laws.c) | (runs.gained != 1) | (share < _NO_SHARE)] = 0.0
+    if share.any():
+        found = found.blended(share, _loops_in_step(runs, laws))
     return found
 
 
@@ -171,6 +178,7 @@ def _loops_apart(runs: Runs, laws: StepLaws) -> RunTimes:
         own_s = runs.prompts_s(laws, np.minimum(1 + held * per_step * gap, runs.group))
         together_s = runs.decode_s(laws, placed) + (before * group_s + early_s) / runs.steps
         tau_s = np.where(runs.equal, together_s, tau_s)
+        wait_s = np.where(others > 0, wait_s, 0.0)
         first_s = np.where(runs.equal, group_s - early_s, wait_s + own_s)
         return first_s + others * runs.held_steps * tau_s, tau_s
 

@@ -15,6 +15,8 @@ from servetune.perf.roofline.step_laws import Array, StepLaws
 _ROUNDS = 12
 #: Rounds in which groups of prompts that come while others are computed find their size.
 _GROWING = 4
+#: Prompts that come during a group from which groups are taken to follow each other for ever.
+_LONGEST_CHAIN = 30.0
 #: Share of places that is still free when an open loop counts as settled.
 _LATE = 0.02
 
@@ -121,11 +123,13 @@ def _at_a_rate(
     most_taken = np.maximum(1.0, full)
     busy = rate * runs.mixed_s(laws, most_taken, beside) / most_taken
     queue_s = _queue_s(runs, busy, rate, full)
-    # Who joins the own prompt's step, and who comes during the last step, is not met after it;
-    # where groups have steps of their own, those that follow the own one are.
+    # Who joins the own prompt's step, and who comes during the last step, is not met after it.
+    # Groups that have steps of their own follow each other until nobody comes during one.
     met_s = first_s - runs.request_s(laws) + queue_s + (runs.steps - 1) * tau_s
     served = running / (runs.steps * tau_s)
-    inside = np.where(apart, served * met_s, np.minimum(rate, served) * met_s - joining)
+    come = np.minimum(rate * runs.prompts_s(laws, together), _LONGEST_CHAIN)
+    chained = np.minimum(served, rate * np.exp(come))
+    inside = np.where(apart, chained * met_s, np.minimum(rate, served) * met_s - joining)
     inside = np.maximum(FEWEST, inside)
     # A number with an exponential law, as in a long queue; the mean of what is below `most`.
     present = np.maximum(running, -inside * np.expm1(-most / inside))

@@ -38,6 +38,10 @@ class RunTimes(NamedTuple):
     requests_per_s: Array
     e2e_s: Array
 
+    def blended(self, share: Array, other: RunTimes) -> RunTimes:
+        """Means of which the other's have a share."""
+        return RunTimes(*(a + share * (b - a) for a, b in zip(self, other, strict=True)))
+
     def where(self, mask: Mask, other: RunTimes) -> RunTimes:
         """These means, and the other's where the mask is true."""
         return RunTimes(*(np.where(mask, b, a) for a, b in zip(self, other, strict=True)))
