@@ -312,6 +312,30 @@ def test_closed_loops_take_as_long_as_in_virtual_time(
     assert found.e2e_ms == pytest.approx(e2e_ms, rel=0.1)
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi"])
+@pytest.mark.parametrize("ratio", [0.8, 1.0])
+@pytest.mark.parametrize("generations", [1, 10])
+def test_who_finds_no_place_at_first_waits_half_as_long(
+    engine: str, ratio: float, generations: int
+) -> None:
+    """One request each: the wait of a steady state doubled their first tokens."""
+    plan = Plan(model=MODEL, engine=engine, max_num_seqs=16, max_model_len=4096)
+    lengths = LengthLaws.ranged(512, 256, ratio)
+    load = Workload.of(lengths, request_count=64 * generations, concurrency=64)
+    records = simulate(plan, SHAPE, H100, load).records
+    run = PlannedRun(
+        shape=SHAPE,
+        node=H100,
+        plan=plan,
+        lengths=lengths,
+        concurrency=64,
+        request_count=64 * generations,
+        warmed=True,
+    )
+    ttft_ms = 1e3 * np.mean([record.ttft_s for record in records])
+    assert predict_runs([run])[0].point.ttft_ms == pytest.approx(ttft_ms, rel=0.1)
+
+
 def test_lengths_may_be_means_and_ranges() -> None:
     mixed = priced("open", rate=2, isl="204.9", osl="216.7")
     equal = priced("open", rate=2, isl="205", osl="217")

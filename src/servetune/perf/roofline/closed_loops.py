@@ -64,10 +64,13 @@ def closed_loops(runs: Runs, laws: StepLaws) -> RunTimes:
 def _mixed_loops(runs: Runs, laws: StepLaws) -> RunTimes:
     """Closed loops of an engine that computes prompts beside those who decode."""
     running, tau_s, before_s = _balanced(runs, laws)
-    # Where places are short the others wait; Little's law says how long.
+    # Where places are short the others wait: Little's law says how long, in the mean of the first
+    # generation half of it.
     e2e_s = runs.users * runs.steps * tau_s / running
     tau_s = tau_s - before_s
-    ttft_s = np.maximum(_ttft_s(runs, laws, running), e2e_s - runs.steps * tau_s)
+    ttft_s = _ttft_s(runs, laws, running)
+    waiting_s = np.maximum(0.0, e2e_s - runs.steps * tau_s - ttft_s)
+    ttft_s = ttft_s + waiting_s * (runs.generations - 0.5) / runs.generations
     whole_s = ttft_s + runs.answer_steps * tau_s
     return RunTimes(ttft_s, tau_s, running, runs.users / whole_s, whole_s)
 
@@ -196,7 +199,8 @@ def _loops_apart(runs: Runs, laws: StepLaws) -> RunTimes:
     plain_s = runs.decode_s(laws, np.maximum(1.0, running))
     each_s = group_s + np.where(runs.gathers(c), np.minimum(gap, runs.steps) * plain_s, 0.0)
     burst_s = request_s + c["closed_loop.intake_s"] * users / 2 + _warm_up_s(runs, c)
-    burst_s = burst_s + group_s + np.maximum(0.0, users / taken - 1) / 2 * each_s
+    burst_s = burst_s + group_s + np.maximum(0.0, placed / taken - 1) / 2 * each_s
+    burst_s = burst_s + (users / placed - 1) / 2 * (first_s + decode_s)
     ttft_s = (burst_s + (runs.generations - 1) * steady_s) / runs.generations
     whole_s = ttft_s + runs.answer_steps * tau_s
     return RunTimes(ttft_s, tau_s, running, users / whole_s, whole_s)
