@@ -309,3 +309,9 @@ def test_what_is_assumed_of_silicon_is_doubted_more() -> None:
     slower = dict(zip(CAUSES, assumed / known, strict=True))
     assert slower["compute"] == slower["memory"] == slower["kernels"] > 1.5
     assert slower["host"] == 1
+
+
+def test_answers_of_one_token_have_slopes() -> None:
+    """A time per token of zero, which they do not have, would have no logarithm."""
+    run = msgspec.structs.replace(RUN, lengths=LengthLaws.fixed(1024, 1))
+    assert all(np.isfinite(slopes).all() for slopes in slopes_of([run]))

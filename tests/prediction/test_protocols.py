@@ -288,6 +288,7 @@ def test_an_engine_that_gathers_prompts_serves_closed_loops_as_in_virtual_time(
 @pytest.mark.parametrize(
     ("prompt", "answer", "ratio", "users"),
     [
+        (1024, 1, 0.8, 16),
         (1024, 32, 1.0, 2),
         (1024, 32, 1.0, 8),
         (512, 16, 1.0, 8),

@@ -58,7 +58,19 @@ def closed_loops(runs: Runs, laws: StepLaws) -> RunTimes:
     share[runs.gathers(laws.c) | (runs.gained != 1) | (share < _NO_SHARE)] = 0.0
     if share.any():
         found = found.blended(share, _loops_in_step(runs, laws))
+    if (single := runs.answer_steps <= 0).any():
+        found = found.where(single, _loops_of_prompts(runs, laws))
     return found
+
+
+def _loops_of_prompts(runs: Runs, laws: StepLaws) -> RunTimes:
+    """Closed loops whose answers have one token: as many prompts a step as its budget takes."""
+    prompts = np.clip(runs.budget / runs.inputs, 1.0, runs.users)
+    step_s = runs.prompts_s(laws, prompts)
+    rate = np.minimum(prompts / step_s, runs.users / (runs.request_s(laws) + step_s))
+    ttft_s = runs.users / rate + _warm_up_s(runs, laws.c) / runs.generations
+    tau_s = runs.decode_s(laws, np.ones_like(rate))  # which no answer has
+    return RunTimes(ttft_s, tau_s, np.full_like(rate, FEWEST), runs.users / ttft_s, ttft_s)
 
 
 def _mixed_loops(runs: Runs, laws: StepLaws) -> RunTimes:
