@@ -245,3 +245,14 @@ def test_whole_answers_leave_fewer_places_where_answers_are_long() -> None:
     )
     assert whole.running == pytest.approx(loose.running * 0.55, rel=0.02)
     assert whole.ttft_ms > loose.ttft_ms
+
+
+def test_the_estimate_serves_no_more_prompts_than_steps_compute() -> None:
+    """Prompts of many steps with short answers that differ were served 3.6 times too fast."""
+    lengths = LengthLaws.ranged(12323, 2, 0.0)
+    plan = Plan(model=MODEL, tensor_parallel=8, max_num_batched_tokens=512, max_model_len=32768)
+    machine = node(gpu="H100", count=8)
+    load = Workload.of(lengths, request_count=60, concurrency=5)
+    records = simulate(plan, SHAPE, machine, load).records
+    found = performance_at(SHAPE, machine, plan, load, 5)
+    assert found.e2e_ms == pytest.approx(1e3 * np.mean([r.e2e_s for r in records]), rel=0.2)

@@ -185,6 +185,11 @@ def test_a_short_run_of_answers_that_differ_has_fewer_inside() -> None:
     assert found.e2e_ms == pytest.approx(simulated.e2e_ms, rel=0.1)
 
 
+def test_an_open_loop_of_one_token_ends_with_it() -> None:
+    found = priced("open", rate=20, osl=1, requests=300)
+    assert found.e2e_ms == found.ttft_ms
+
+
 @pytest.mark.parametrize("rate", [1e-4, 1e-2])
 def test_two_tokens_at_a_low_rate_are_one_step_apart(rate: float) -> None:
     found = priced("open", rate=rate, osl=2, requests=300)
@@ -295,6 +300,7 @@ def test_an_engine_that_gathers_prompts_serves_closed_loops_as_in_virtual_time(
         (1024, 128, 1.0, 64),
         (8000, 4, 1.0, 2),
         (8000, 4, 1.0, 32),
+        (7000, 2, 1.0, 8),
         (1024, 32, 0.5, 8),
         (8000, 32, 0.5, 3),
         (128, 128, 0.8, 64),

@@ -63,8 +63,7 @@ def anchors_of(
     lines = zip(runs, predicted, measured, places, strict=True)
     for number, (run, priced, times, place) in enumerate(lines, start=1):
         predicted_ms, measured_ms = _step_times_ms(run, priced.point, times)
-        _plausible(number, "time per token", measured_ms, predicted_ms)
-        _plausible(number, "ttft_ms", times["ttft_ms"], priced.point.ttft_ms)
+        _plausible(number, measured_ms, predicted_ms)
         anchor = Anchor(
             predicted_ttft_ms=priced.point.ttft_ms,
             predicted_tpot_ms=predicted_ms,
@@ -76,16 +75,16 @@ def anchors_of(
     return found
 
 
-def _plausible(number: int, name: str, measured_ms: float | None, predicted_ms: float) -> None:
-    """Stop at a time in another unit: first tokens may wait for ever, but nothing is so fast.
+def _plausible(number: int, measured_ms: float | None, predicted_ms: float) -> None:
+    """Stop at a time per token in another unit; first tokens may be predicted in a long queue.
 
     Raises:
         InputError: The time is less than a hundredth of the predicted one.
     """
     if measured_ms is not None and measured_ms < predicted_ms / _SECONDS:
         raise InputError(
-            f"anchor {number}: {name} of {measured_ms:g} ms is less than a hundredth of the "
-            f"predicted {predicted_ms:.3g} ms",
+            f"anchor {number}: time per token of {measured_ms:g} ms is less than a hundredth of "
+            f"the predicted {predicted_ms:.3g} ms",
             hint="times are in milliseconds; multiply those in seconds by 1000",
         )
 

@@ -146,15 +146,14 @@ def log_errors_like(
 
     By time, `tpot` or `ttft`; none unless they share the plan's device.
     """
-    kind = kind_of_run(node, plan, shape, ran)
-    shared, found = _like(kind)
-    if "device" not in shared:
-        return {}
-    return _log_errors(found)
+    return _log_errors(kind_of_run(node, plan, shape, ran))
 
 
 @functools.cache
-def _log_errors(found: tuple[Cell, ...]) -> Mapping[str, tuple[float, ...]]:
+def _log_errors(kind: Kind) -> Mapping[str, tuple[float, ...]]:
+    shared, found = _like(kind)
+    if "device" not in shared:
+        return {}
     times = {"tpot": _weighted((cell.rows, cell.own) for cell in found)}
     times["ttft"] = _weighted((cell.rows, cell.ttft) for cell in found)
     return {

@@ -44,6 +44,8 @@ _INSTANT_S = 1e-9
 #: Steps over which users with nearly equal answers fall out of step where prompts share steps with
 #: decoding, as in the simulator (5 of 128 steps leave a third of the wait); the least share of it.
 _TOGETHER_STEPS, _NO_SHARE = 5.0, 0.01
+#: Sequences that decode beside their prompts from which users stay in step.
+_FEW_BESIDE = 2.0
 #: Shares of the generations after the first at whose middles their waiting is read.
 _SLICES = ((0.0, 1 / 9), (1 / 9, 1 / 3), (1 / 3, 2 / 3), (2 / 3, 1.0))
 
@@ -56,6 +58,8 @@ def closed_loops(runs: Runs, laws: StepLaws) -> RunTimes:
     window = np.sqrt(12) * runs.spread
     share = np.where(apart, runs.equal, np.exp(-window / _TOGETHER_STEPS))
     share[runs.gathers(laws.c) | (runs.gained != 1) | (share < _NO_SHARE)] = 0.0
+    # Where one prompt fills a step, hardly anybody decodes beside it and nobody stays in step.
+    share[~apart & (runs.decoding_beside(laws.c) < _FEW_BESIDE)] = 0.0
     if share.any():
         found = found.blended(share, _loops_in_step(runs, laws))
     if (single := runs.answer_steps <= 0).any():

@@ -57,10 +57,10 @@ def open_loops(runs: Runs, laws: StepLaws) -> tuple[RunTimes, Array]:
     left = np.maximum(0.0, 1 - most / runs.requests * first)
     queue_s = np.maximum(queue_s, left * _queue_s(runs, wanted, rate, places))
     ttft_s = first_s + queue_s
-    e2e_s = ttft_s + decode_s
+    e2e_s = ttft_s + runs.answer_steps * tau_s
     # The last request waits twice the mean, and nobody's prompt is computed after its own.
     plain_s = runs.decode_s(laws, np.maximum(1.0, running))
-    whole_s = long_s + ttft_s + queue_s + runs.steps * plain_s
+    whole_s = long_s + ttft_s + queue_s + runs.answer_steps * plain_s
     in_flight = rate * np.minimum(long_s, e2e_s)
     return RunTimes(ttft_s, tau_s, running, runs.requests / whole_s, e2e_s), in_flight
 

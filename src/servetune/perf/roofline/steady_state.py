@@ -324,9 +324,9 @@ class SteadyState:
                 self._places = self.most_running
         if not c.scheduling.separate_prefill:
             each = law.tokens_each + self.computed_tokens / self._decode_steps
-            self.most_running = max(1.0, min(self._places, self._budget / each))
+            self.most_running = min(self._places, self._budget / each)
             if self._equal:  # a group of more would not fit a step
-                self._places = self.most_running
+                self._places = self.most_running = max(1.0, self.most_running)
 
     def at(self, concurrency: int, correction: Correction = _AS_PRICED) -> OperatingPoint:
         """The steady state with `concurrency` requests in flight over all copies."""
