@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -90,35 +92,51 @@ def at_a_rate(
     plan: Plan, lengths: Lengths, rate: float, requests: int, seeds: int = 1
 ) -> tuple[RunPoint, RunPoint]:
     """An open loop by formula, and the mean of its simulations."""
-    loads = (
+    loads = [
         Workload.of(lengths, request_count=requests, arrivals=Poisson(rate), seed=seed)
         for seed in range(seeds)
-    )
-    runs = [simulate(plan, SHAPE, H100, load) for load in loads]
-    records = [record for run in runs for record in run.records]
-    ttft_s = np.mean([r.ttft_s for r in records])
-    e2e_s = np.mean([r.e2e_s for r in records])
-    tokens = sum(r.output_tokens for r in records)
-    simulated = RunPoint(
-        ttft_ms=1e3 * ttft_s,
-        e2e_ms=1e3 * e2e_s,
-        tpot_ms=1e3 * (e2e_s - ttft_s) / (tokens / len(records) - 1),
-        output_tokens_per_s=tokens / sum(run.duration_s for run in runs),
-        running=0.0,
-        queued=False,
-    )
+    ]
+    return by_formula(plan, loads, protocol="open", rate_per_s=rate), in_virtual_time(plan, loads)
+
+
+def closed_loop(
+    plan: Plan, lengths: Lengths, users: int, requests: int
+) -> tuple[RunPoint, RunPoint]:
+    """A closed loop by formula and in virtual time."""
+    loads = [Workload.of(lengths, request_count=requests, concurrency=users)]
+    return by_formula(plan, loads, concurrency=users), in_virtual_time(plan, loads)
+
+
+def by_formula(plan: Plan, loads: Sequence[Workload], **run: object) -> RunPoint:
+    """Prediction of a warmed run of the first load."""
     planned = PlannedRun(
         shape=SHAPE,
         node=H100,
         plan=plan,
-        lengths=lengths,
+        lengths=loads[0].lengths,
         concurrency=1,
-        request_count=requests,
-        protocol="open",
-        rate_per_s=rate,
+        request_count=loads[0].request_count,
         warmed=True,
     )
-    return predict_runs([planned])[0].point, simulated
+    return predict_runs([msgspec.structs.replace(planned, **run)])[0].point
+
+
+def in_virtual_time(plan: Plan, loads: Sequence[Workload]) -> RunPoint:
+    """Means over all requests of the loads' simulations."""
+    runs = [simulate(plan, SHAPE, H100, load) for load in loads]
+    records = [record for run in runs for record in run.records]
+    ttft_s, e2e_s, tokens = (
+        float(np.mean([getattr(record, name) for record in records]))
+        for name in ("ttft_s", "e2e_s", "output_tokens")
+    )
+    return RunPoint(
+        ttft_ms=1e3 * ttft_s,
+        e2e_ms=1e3 * e2e_s,
+        tpot_ms=1e3 * (e2e_s - ttft_s) / max(1.0, tokens - 1),
+        output_tokens_per_s=tokens * len(records) / sum(run.duration_s for run in runs),
+        running=0.0,
+        queued=False,
+    )
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
@@ -268,25 +286,13 @@ def test_an_engine_that_gathers_prompts_serves_closed_loops_as_in_virtual_time(
     prompt: int, answer: int, ratio: float, users: int
 ) -> None:
     """Short answers were up to 2.7 times too fast: no prompt waited for the next group."""
-    lengths = LengthLaws.ranged(prompt, answer, ratio)
     plan = Plan(model=MODEL, engine="tgi", max_num_seqs=users, max_model_len=4096)
-    load = Workload.of(lengths, request_count=5 * users, concurrency=users)
-    records = simulate(plan, SHAPE, H100, load).records
-    run = PlannedRun(
-        shape=SHAPE,
-        node=H100,
-        plan=plan,
-        lengths=lengths,
-        concurrency=users,
-        request_count=5 * users,
-    )
-    found = predict_runs([run])[0].point
-    e2e_s, ttft_s = (np.mean([getattr(r, name) for r in records]) for name in ("e2e_s", "ttft_s"))
-    gaps = np.mean([r.output_tokens for r in records]) - 1
+    lengths = LengthLaws.ranged(prompt, answer, ratio)
+    found, simulated = closed_loop(plan, lengths, users, requests=5 * users)
     short = answer < 64
-    assert found.e2e_ms == pytest.approx(1e3 * e2e_s, rel=0.24 if short else 0.12)
-    assert found.ttft_ms == pytest.approx(1e3 * ttft_s, rel=0.35 if short else 0.3)
-    assert found.tpot_ms == pytest.approx(1e3 * (e2e_s - ttft_s) / gaps, rel=0.25)
+    assert found.e2e_ms == pytest.approx(simulated.e2e_ms, rel=0.24 if short else 0.12)
+    assert found.ttft_ms == pytest.approx(simulated.ttft_ms, rel=0.35 if short else 0.3)
+    assert found.tpot_ms == pytest.approx(simulated.tpot_ms, rel=0.25)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
@@ -310,13 +316,10 @@ def test_closed_loops_take_as_long_as_in_virtual_time(
     engine: str, prompt: int, answer: int, ratio: float, users: int
 ) -> None:
     """Equal short answers were up to 60% too slow, and few users with long prompts 30% too fast."""
+    plan = Plan(model=MODEL, engine=engine)
     lengths = LengthLaws.ranged(prompt, answer, ratio)
-    load = Workload.of(lengths, request_count=10 * users, concurrency=users)
-    records = simulate(Plan(model=MODEL, engine=engine), SHAPE, H100, load).records
-    columns = {"engine": engine, "isl": prompt, "osl": answer, "range_ratio": ratio}
-    found = priced("closed", **columns, warmed=1, concurrency=users, requests=10 * users)
-    e2e_ms = 1e3 * np.mean([record.e2e_s for record in records])
-    assert found.e2e_ms == pytest.approx(e2e_ms, rel=0.1)
+    found, simulated = closed_loop(plan, lengths, users, requests=10 * users)
+    assert found.e2e_ms == pytest.approx(simulated.e2e_ms, rel=0.1)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi"])
@@ -328,19 +331,18 @@ def test_who_finds_no_place_at_first_waits_half_as_long(
     """One request each: the wait of a steady state doubled their first tokens."""
     plan = Plan(model=MODEL, engine=engine, max_num_seqs=16, max_model_len=4096)
     lengths = LengthLaws.ranged(512, 256, ratio)
-    load = Workload.of(lengths, request_count=64 * generations, concurrency=64)
-    records = simulate(plan, SHAPE, H100, load).records
-    run = PlannedRun(
-        shape=SHAPE,
-        node=H100,
-        plan=plan,
-        lengths=lengths,
-        concurrency=64,
-        request_count=64 * generations,
-        warmed=True,
-    )
-    ttft_ms = 1e3 * np.mean([record.ttft_s for record in records])
-    assert predict_runs([run])[0].point.ttft_ms == pytest.approx(ttft_ms, rel=0.1)
+    found, simulated = closed_loop(plan, lengths, 64, requests=64 * generations)
+    assert found.ttft_ms == pytest.approx(simulated.ttft_ms, rel=0.1)
+    assert found.output_tokens_per_s == pytest.approx(simulated.output_tokens_per_s, rel=0.15)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_no_more_users_send_than_there_are_requests(engine: str) -> None:
+    """Eight requests of 256 users had the first tokens of 256, 23 times too late."""
+    plan = Plan(model=MODEL, engine=engine)
+    found, simulated = closed_loop(plan, LengthLaws.fixed(512, 256), 256, requests=8)
+    assert found.e2e_ms == pytest.approx(simulated.e2e_ms, rel=0.05)
+    assert found.output_tokens_per_s == pytest.approx(simulated.output_tokens_per_s, rel=0.05)
 
 
 def test_lengths_may_be_means_and_ranges() -> None:

@@ -8,6 +8,14 @@ from servetune.perf.roofline.run_formulas import RunPoint
 from servetune.prediction.assumptions import assumed
 from servetune.prediction.rows import run_of, stored_as
 
+ROW = {
+    "model": "Qwen/Qwen3-32B",
+    "gpu": "h100_sxm",
+    "isl": "1024",
+    "osl": "128",
+    "concurrency": "4",
+}
+
 
 def catalogued(model):
     return load_shape(model, catalogue_first=True)
@@ -50,27 +58,13 @@ def test_gpt_oss_keeps_its_own_four_bits_whatever_a_table_calls_them(weights):
     ],
 )
 def test_precisions_are_known_by_the_words_of_other_tools(word, stored):
-    row = {
-        "model": "Qwen/Qwen3-32B",
-        "gpu": "h100_sxm",
-        "isl": "1024",
-        "osl": "128",
-        "concurrency": "4",
-        "precision_weights": word,
-    }
+    row = ROW | {"precision_weights": word}
     assert run_of(row, catalogued).shape.quantization == stored
 
 
 @pytest.mark.parametrize("engine", ["trtllm", "TRT-LLM", "tensorrt-llm", "TensorRT LLM", "trt"])
 def test_one_engine_has_many_spellings(engine):
-    row = {
-        "model": "Qwen/Qwen3-32B",
-        "engine": engine,
-        "gpu": "h100_sxm",
-        "isl": "1024",
-        "osl": "128",
-        "concurrency": "4",
-    }
+    row = ROW | {"engine": engine}
     assert run_of(row, catalogued).engine == "trtllm"
 
 
@@ -151,12 +145,5 @@ def test_rows_priced_together_are_priced_as_each_alone():
     ],
 )
 def test_what_a_row_is_taken_for_is_said(columns, words):
-    row = {
-        "model": "Qwen/Qwen3-8B",
-        "engine": "vllm",
-        "gpu": "H100",
-        "isl": "1024",
-        "osl": "128",
-        "concurrency": "4",
-    } | columns
+    row = ROW | {"engine": "vllm"} | columns
     assert words in assumed(row, run_of(row, catalogued))

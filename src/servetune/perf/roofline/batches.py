@@ -24,7 +24,7 @@ def batches(runs: Runs, laws: StepLaws) -> RunTimes:
     rest = wanting - batches * placed
     ttft_s, burst_s, tau_s, later_s = _batch(runs, laws, placed)
     *_, rest_s = _batch(runs, laws, np.maximum(1.0, rest))
-    first_s = burst_s + runs.steps * runs.decode_s(laws, placed)
+    first_s = burst_s + runs.answer_steps * runs.decode_s(laws, placed)
     # Many batches run into each other: a fraction of one takes that fraction of the time.
     steady = batches >= _MANY_BATCHES
     last_s = np.where(steady, rest / placed * later_s, np.where(rest >= 1, rest_s, 0.0))
@@ -54,6 +54,6 @@ def _batch(runs: Runs, laws: StepLaws, users: Array) -> tuple[Array, Array, Arra
     tau_s = plain_s + riding * mixing_s / runs.steps
     ttft_s = runs.request_s(laws) + intake_s + prompts_s * (steps + 1) / 2
     # Steps of prompts beyond those in which the answers decode.
-    alone = np.where(apart, 0.0, np.maximum(0.0, steps - runs.steps))
-    later_s = runs.steps * plain_s + (steps - alone) * mixing_s + alone * prompts_s
+    alone = np.where(apart, 0.0, np.maximum(0.0, steps - runs.answer_steps))
+    later_s = runs.answer_steps * plain_s + (steps - alone) * mixing_s + alone * prompts_s
     return ttft_s, steps * prompts_s, tau_s, later_s

@@ -42,8 +42,10 @@ _FLAT = -0.1
 #: Seconds between prompts that come at the same time, where they are taken in at no cost.
 _INSTANT_S = 1e-9
 #: Steps over which users with nearly equal answers fall out of step where prompts share steps with
-#: decoding, as in the simulator (5 of 128 steps leave a third of the wait); the least share of it.
-_TOGETHER_STEPS, _NO_SHARE = 5.0, 0.01
+#: decoding, read off the simulator (where answers end over 6 steps a third of the wait is left).
+_FALLING_OUT_STEPS = 5.0
+#: Share of users in step below which there are none.
+_NO_SHARE = 0.01
 #: Sequences that decode beside their prompts from which users stay in step.
 _FEW_BESIDE = 2.0
 #: Shares of the generations after the first at whose middles their waiting is read.
@@ -56,7 +58,7 @@ def closed_loops(runs: Runs, laws: StepLaws) -> RunTimes:
     if (apart := runs.apart(laws.c)).any():
         found = found.where(apart, _loops_apart(runs, laws))
     window = np.sqrt(12) * runs.spread
-    share = np.where(apart, runs.equal, np.exp(-window / _TOGETHER_STEPS))
+    share = np.where(apart, runs.equal, np.exp(-window / _FALLING_OUT_STEPS))
     share[runs.gathers(laws.c) | (runs.gained != 1) | (share < _NO_SHARE)] = 0.0
     # Where one prompt fills a step, hardly anybody decodes beside it and nobody stays in step.
     share[~apart & (runs.decoding_beside(laws.c) < _FEW_BESIDE)] = 0.0
@@ -86,9 +88,10 @@ def _mixed_loops(runs: Runs, laws: StepLaws) -> RunTimes:
     tau_s = tau_s - before_s
     ttft_s = _ttft_s(runs, laws, running)
     waiting_s = np.maximum(0.0, e2e_s - runs.steps * tau_s - ttft_s)
-    ttft_s = ttft_s + waiting_s * (runs.generations - 0.5) / runs.generations
-    whole_s = ttft_s + runs.answer_steps * tau_s
-    return RunTimes(ttft_s, tau_s, running, runs.users / whole_s, whole_s)
+    steady_s = ttft_s + waiting_s + runs.answer_steps * tau_s
+    whole_s = steady_s - waiting_s / 2 / runs.generations
+    ttft_s = whole_s - runs.answer_steps * tau_s
+    return RunTimes(ttft_s, tau_s, running, runs.users / steady_s, whole_s)
 
 
 def _balanced(runs: Runs, laws: StepLaws) -> tuple[Array, Array, Array]:
@@ -152,13 +155,15 @@ def _loops_in_step(runs: Runs, laws: StepLaws) -> RunTimes:
     tau_s = plain_s + mixing_s / runs.steps
     first_s = first_s + others * runs.held_steps * tau_s
     decode_s = runs.steps * tau_s
-    whole_s = np.maximum(runs.users / placed * (first_s + decode_s), outside_s + first_s + decode_s)
+    steady_s = np.maximum(
+        runs.users / placed * (first_s + decode_s), outside_s + first_s + decode_s
+    )
     burst_s, _ = _burst(runs, laws, placed)
     burst_s = burst_s + _warm_up_s(runs, laws.c) + waiting / placed / 2 * (first_s + decode_s)
-    ttft_s = (burst_s + (runs.generations - 1) * (whole_s - decode_s)) / runs.generations
+    ttft_s = (burst_s + (runs.generations - 1) * (steady_s - decode_s)) / runs.generations
     whole_s = ttft_s + runs.answer_steps * tau_s
-    running = runs.users * runs.steps * tau_s / whole_s
-    return RunTimes(ttft_s, tau_s, running, runs.users / whole_s, whole_s)
+    rate = runs.users / np.where(waiting > 0, np.maximum(whole_s, steady_s), whole_s)
+    return RunTimes(ttft_s, tau_s, rate * decode_s, rate, whole_s)
 
 
 def _loops_apart(runs: Runs, laws: StepLaws) -> RunTimes:
@@ -219,7 +224,9 @@ def _loops_apart(runs: Runs, laws: StepLaws) -> RunTimes:
     burst_s = burst_s + (users / placed - 1) / 2 * (first_s + decode_s)
     ttft_s = (burst_s + (runs.generations - 1) * steady_s) / runs.generations
     whole_s = ttft_s + runs.answer_steps * tau_s
-    return RunTimes(ttft_s, tau_s, running, users / whole_s, whole_s)
+    waited_s = np.maximum(ttft_s, steady_s) + runs.answer_steps * tau_s
+    rate = users / np.where(users > placed, waited_s, whole_s)
+    return RunTimes(ttft_s, tau_s, running, rate, whole_s)
 
 
 def _others(runs: Runs, laws: StepLaws) -> Array:

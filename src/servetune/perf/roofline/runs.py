@@ -28,7 +28,8 @@ class RunTimes(NamedTuple):
     Attributes:
         tpot_s: Gap between tokens, steps with others' prompts included.
         running: Sequences decoding at the same time.
-        requests_per_s: Requests over the run's time; its steady state's in closed loops.
+        requests_per_s: Requests over the run's time; in closed loops users over the mean time of a
+            request, that of the steady state where some wait for a place.
         e2e_s: Mean time of a request; of the whole run where all come at once.
     """
 
@@ -54,8 +55,11 @@ FEWEST = 1e-6
 class Runs:
     """R runs in array form; parts that do not depend on coefficients are computed once.
 
-    Attributes, each of shape (R,) and of one copy, where each stage of a pipeline counts as one:
-        users: Requests in flight in closed loops.
+    Attributes, each of shape (R,); of one copy where `copies` has no say, each stage of a pipeline
+    being one:
+        copies: Copies of the model, times the stages of each.
+        busy_copies: Those that have a user.
+        users: Requests in flight in closed loops, no more than the run has.
         requests: Requests of the run.
         generations: Requests that one user sends.
         steps: Decode steps of a request, one at least.
@@ -65,7 +69,7 @@ class Runs:
         spread: Standard deviation of decode steps.
         varied: Its square over that of the mean, at most that of an exponential law.
         equal: Whether all answers take equally many steps: users then stay in step.
-        group: Whole prompts that one step takes.
+        group: Whole prompts that one step takes, one at least.
 
     Args:
         stack: Work and machines of the R plans.
@@ -118,7 +122,10 @@ class Runs:
         self.stages = stages
         self.copies = stages * [plan.replicas * plan.data_parallel for plan in plans]
         self.rate_per_s = np.asarray(rates_per_s or np.zeros(len(plans)), float) / self.copies
+        count = np.asarray(request_count, float)
+        closed = np.array([kind == "closed" for kind in kinds])
         self.concurrency = np.asarray(concurrency, float)
+        self.concurrency = np.where(closed, np.minimum(self.concurrency, count), self.concurrency)
         self.budget = np.array([plan.max_num_batched_tokens for plan in plans], float)
         most = np.array([plan.max_num_seqs for plan in plans], float)
         self.kv_tokens = np.asarray(kv_tokens, float) / stages
@@ -144,19 +151,15 @@ class Runs:
         self.users = np.maximum(1.0, self.concurrency / self.copies)
         free = self.at_a_rate & ~self.capped
         self.busy_copies = np.where(free, self.copies, np.minimum(self.concurrency, self.copies))
-        self.generations = np.maximum(1.0, np.asarray(request_count, float) / self.concurrency)
+        self.generations = np.maximum(1.0, count / self.concurrency)
         self.admission_delay_steps = np.asarray(
             admission_delay_steps or np.zeros(len(plans)), float
         )
         self.held_steps = np.where(self.at_a_rate, 0.0, self.admission_delay_steps)
-        self.requests = np.asarray(request_count, float) / self.copies
-        #: Whole prompts that one group has.
+        self.requests = count / self.copies
         self.group = np.maximum(1.0, self.budget // self.inputs)
-        #: Whether all answers take equally many steps: users then stay in step.
         self.equal = (self.spread == 0) & (self.gained == 1)
-        #: Squared variation of answers, at most that of an exponential law.
         self.varied = np.minimum(1.0, (self.spread / self.steps) ** 2)
-        self.full_steps = self.budget / (self.each + self.inputs / self.steps)
 
     def most_running(self, c: Mapping[str, Array]) -> Array:
         """Sequences of one copy that decode at the same time at most, shape (R,).
@@ -169,7 +172,8 @@ class Runs:
 
     def decoding_beside(self, c: Mapping[str, Array]) -> Array:
         """Sequences that can decode beside the prompts that they bring, if these share steps."""
-        return np.asarray(np.where(self.apart(c), np.inf, self.full_steps))
+        filling = self.budget / (self.each + self.inputs / self.steps)
+        return np.asarray(np.where(self.apart(c), np.inf, filling))
 
     def placed(self, c: Mapping[str, Array]) -> Array:
         """Users of one copy that have a place at the same time, their prompts computed or not.
