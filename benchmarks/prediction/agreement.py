@@ -80,6 +80,8 @@ RUN_RATIOS = (1.0, 0.8, 0.5)
 RUN_USERS = (2, 8, 32, 128)
 #: Rates over what closed loops of many users are served.
 RUN_RATES = (0.1, 0.5, 0.8, 1.1, 1.5)
+#: Prompts that TGI takes in a step by default, as it never takes a part of one.
+_MOST_PROMPT_TOKENS_OF_TGI = 4096
 _RUN_CONTEXT, _MANY_USERS, _OPEN_REQUESTS, _SEEDS = 16384, 512, 600, 3
 
 
@@ -164,11 +166,13 @@ class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compared_runs(engine: str) -> Iterator[ComparedRun]:
-    """Whole runs of every load on three models."""
+    """Whole runs of every load on three models, but for those that an engine refuses in part."""
     for model, gpu, count in (PLACES[1], PLACES[2], PLACES[5]):
         shape, machine = load_shape(model, catalogue_first=True), node(gpu=gpu, count=count)
         plan = Plan(model=model, engine=engine, tensor_parallel=count, max_model_len=_RUN_CONTEXT)
         for (prompt, answer), ratio in itertools.product(RUN_LENGTHS, RUN_RATIOS):
+            if engine == "tgi" and prompt > _MOST_PROMPT_TOKENS_OF_TGI:
+                continue
             lengths = LengthLaws.ranged(prompt, answer, ratio)
             planned = PlannedRun(
                 shape=shape,
@@ -183,7 +187,7 @@ def compared_runs(engine: str) -> Iterator[ComparedRun]:
             for users in RUN_USERS:
                 load = Workload.of(lengths, request_count=10 * users, concurrency=users)
                 run = msgspec.structs.replace(planned, concurrency=users, request_count=10 * users)
-                yield _compared_run(run, [load], "closed", f"{name}, {users} users")
+                yield from _compared_run(run, [load], "closed", f"{name}, {users} users")
             many = Workload.of(lengths, request_count=_OPEN_REQUESTS)
             served = performance_at(shape, machine, plan, many, _MANY_USERS).requests_per_s
             for share in RUN_RATES if ratio == RUN_RATIOS[1] else ():
@@ -195,10 +199,12 @@ def compared_runs(engine: str) -> Iterator[ComparedRun]:
                     for seed in range(_SEEDS)
                 ]
                 run = msgspec.structs.replace(planned, protocol="open", rate_per_s=rate)
-                yield _compared_run(run, loads, f"open at {share:g}", f"{name}, {rate:.3g}/s")
+                yield from _compared_run(run, loads, f"open at {share:g}", f"{name}, {rate:.3g}/s")
 
 
-def _compared_run(run: PlannedRun, loads: Sequence[Workload], what: str, name: str) -> ComparedRun:
+def _compared_run(
+    run: PlannedRun, loads: Sequence[Workload], what: str, name: str
+) -> Iterator[ComparedRun]:
     point = predict_runs([run])[0].point
     quick = RunOptions(each_token=False)
     records = [
@@ -206,11 +212,13 @@ def _compared_run(run: PlannedRun, loads: Sequence[Workload], what: str, name: s
         for load in loads
         for record in simulate(run.plan, run.shape, run.node, load, options=quick).records
     ]
+    if any(record.ttft_s is None for record in records):
+        return
     e2e_ms, ttft_ms, tokens = (
         float(np.mean([getattr(record, name) for record in records])) * unit
         for name, unit in (("e2e_s", MS_PER_S), ("ttft_s", MS_PER_S), ("output_tokens", 1))
     )
-    return ComparedRun(
+    yield ComparedRun(
         engine=run.plan.engine,
         what=what,
         load=name,
@@ -271,7 +279,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.runs:
         runs = []
-        for engine in ("vllm", "sglang"):
+        for engine in given.engines.split(","):
             for each in compared_runs(engine):
                 runs.append(each)
                 if given.rows:

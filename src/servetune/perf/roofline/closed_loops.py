@@ -28,9 +28,11 @@ than have a place, and the others' prompts come all the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
+from servetune.perf.roofline.gathering import Gathered
 from servetune.perf.roofline.runs import FEWEST, Runs, RunTimes
 from servetune.perf.roofline.step_laws import Array, StepLaws
 
@@ -60,7 +62,9 @@ def closed_loops(runs: Runs, laws: StepLaws) -> RunTimes:
         found = found.where(apart, _loops_apart(runs, laws))
     window = np.sqrt(12) * runs.spread
     share = np.where(apart, runs.equal, np.exp(-window / _FALLING_OUT_STEPS))
-    share[runs.gathers(laws.c) | (runs.gained != 1) | (share < _NO_SHARE)] = 0.0
+    placed = runs.placed(laws.c)
+    late = runs.gathers(laws.c) & ((_begun(runs, laws, placed) < 1) | (placed > runs.whole_prompts))
+    share[late | (runs.gained != 1) | (share < _NO_SHARE)] = 0.0
     # Where one prompt and one answer of a step or two fill a step, nobody stays in step; prompts of
     # several steps follow each other in step again.
     beside = runs.decoding_beside(laws.c)
@@ -175,7 +179,7 @@ def _loops_apart(runs: Runs, laws: StepLaws) -> RunTimes:
     A steady state as `SteadyState` has it, after a burst whose groups wait for each other.
     """
     c, users = laws.c, runs.users
-    gap, most = runs.gap_steps(c), runs.most_running(c)
+    most = runs.most_running(c)
     placed = np.minimum(users, runs.most_placed(c))
     placed = np.where(runs.equal, np.minimum(placed, most), placed)
     others, taken = (placed - 1) / placed, np.minimum(placed, runs.group)
@@ -187,41 +191,33 @@ def _loops_apart(runs: Runs, laws: StepLaws) -> RunTimes:
     clump_s = prompts * one_s + in_step * runs.prompts_s(laws, together) / together
     request_s = runs.request_s(laws)
     before = placed / taken - 1  # groups that begin while one decodes
-    # Those who come while the first prompt is computed begin before all others.
-    early = np.minimum(0.5, one_s / np.maximum(2 * clump_s, one_s))
-    early_s = np.where((before <= 0) & (clump_s > 0), early * (1 - early) * group_s, 0.0)
+    begun = _begun(runs, laws, placed)
+    early_s = np.where(before <= 0, 2 * begun * (1 - begun) * group_s, 0.0)
 
-    def waiting(running: Array) -> tuple[Array, Array]:
-        """Seconds from the queue to the first token, and between tokens."""
-        plain_s = runs.decode_s(laws, np.maximum(1.0, running))
-        per_step = np.maximum(running / runs.steps * others, FEWEST / runs.steps)
-        period = gap + np.exp(-per_step * gap) / -np.expm1(-per_step)
-        come = per_step * period
-        come_s = runs.prompts_s(laws, np.minimum(come, runs.group))
-        come_s = come_s * np.maximum(1.0, come / runs.group)
-        tau_s = plain_s + come_s / period
-        held = gap / period  # share of prompts that come before the gap is over
-        wait_s = (plain_s**2 + come_s**2 / period) / (2 * tau_s) + held * (gap - 1) * tau_s / 2
-        own_s = runs.prompts_s(laws, np.minimum(1 + held * per_step * gap, runs.group))
+    def waiting(running: Array) -> tuple[Array, Array, Array]:
+        """Seconds from the queue to the first token and between tokens; requests/s at most."""
+        mixed = _prompts_between(runs, laws, running, placed)
         together_s = runs.decode_s(laws, placed) + (before * group_s + early_s) / runs.steps
-        tau_s = np.where(runs.equal, together_s, tau_s)
-        wait_s = np.where(others > 0, wait_s, 0.0)
-        first_s = np.where(runs.equal, group_s - early_s, wait_s + own_s)
-        return first_s + others * runs.held_steps * tau_s, tau_s
+        tau_s = np.where(runs.equal, together_s, mixed.tau_s)
+        wait_s = np.where(others > 0, mixed.wait_s, 0.0)
+        first_s = np.where(runs.equal, group_s - early_s, wait_s + mixed.own_s)
+        most_per_s = np.where(runs.equal, np.inf, mixed.most_per_s)
+        return first_s + others * runs.held_steps * tau_s, tau_s, most_per_s
 
     def off(running: Array) -> Array:
-        first_s, tau_s = waiting(running)
+        first_s, tau_s, most_per_s = waiting(running)
         decode_s = runs.steps * tau_s
-        alone = users * decode_s / (request_s + clump_s + first_s + decode_s)
-        return np.asarray(np.minimum(alone, placed * decode_s / (first_s + decode_s)) - running)
+        rate = np.minimum(most_per_s, placed / (first_s + decode_s))
+        rate = np.minimum(rate, users / (request_s + clump_s + first_s + decode_s))
+        return np.asarray(rate * decode_s - running)
 
     running = _root(off, np.minimum(users, most))
-    first_s, tau_s = waiting(running)
+    first_s, tau_s, _ = waiting(running)
     decode_s = runs.steps * tau_s
     # Where places are short the others wait; Little's law says how long.
     steady_s = np.maximum(users * decode_s / running - decode_s, request_s + clump_s + first_s)
     plain_s = runs.decode_s(laws, np.maximum(1.0, running))
-    each_s = group_s + np.where(runs.gathers(c), np.minimum(gap, runs.steps) * plain_s, 0.0)
+    each_s = group_s + np.where(runs.gathers(c), runs.gathering(c).gap_steps * plain_s, 0.0)
     burst_s = request_s + c["closed_loop.intake_s"] * users / 2 + _warm_up_s(runs, c)
     burst_s = burst_s + group_s + np.maximum(0.0, placed / taken - 1) / 2 * each_s
     burst_s = burst_s + (users / placed - 1) / 2 * (first_s + decode_s)
@@ -230,6 +226,34 @@ def _loops_apart(runs: Runs, laws: StepLaws) -> RunTimes:
     waited_s = np.maximum(ttft_s, steady_s) + runs.answer_steps * tau_s
     rate = users / np.where(users > placed, waited_s, whole_s)
     return RunTimes(ttft_s, tau_s, running, rate, whole_s)
+
+
+def _prompts_between(runs: Runs, laws: StepLaws, running: Array, placed: Array) -> Gathered:
+    """Times while so many decode of users whose prompts come by chance, in steps of their own."""
+    plain_s = runs.decode_s(laws, np.maximum(1.0, running))
+    per_step = np.maximum(running * (placed - 1) / placed, FEWEST) / runs.steps
+    period = 1 / -np.expm1(-per_step)
+    come = per_step * period
+    come_s = runs.prompts_s(laws, np.minimum(come, runs.group))
+    come_s = come_s * np.maximum(1.0, come / runs.group)
+    tau_s = plain_s + come_s / period
+    wait_s = (plain_s**2 + come_s**2 / period) / (2 * tau_s)
+    own_s = runs.prompts_s(laws, np.minimum(1 + per_step / period, runs.group))
+    found = Gathered(wait_s, own_s, tau_s, np.full_like(tau_s, np.inf))
+    if not (gathers := runs.gathers(laws.c)).any():
+        return found
+    prompts_s = partial(runs.prompts_s, laws)
+    return found.where(gathers, runs.gathering(laws.c).times(plain_s, prompts_s, running, placed))
+
+
+def _begun(runs: Runs, laws: StepLaws, placed: Array) -> Array:
+    """Share of users in step whose prompts begin with the first, where prompts are gathered.
+
+    Those that come while the first prompt is computed; the others wait for steps of these.
+    """
+    lone_s = runs.prompts_s(laws, np.ones_like(runs.users))
+    come = 1 + lone_s / np.maximum(laws.c["closed_loop.intake_s"], _INSTANT_S)
+    return np.asarray(np.minimum(1.0, come / placed))
 
 
 def _others(runs: Runs, laws: StepLaws) -> Array:

@@ -6,6 +6,8 @@ of places may grow with the run.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from servetune.perf.roofline.runs import FEWEST, Runs, RunTimes
@@ -17,6 +19,8 @@ _ROUNDS = 12
 _GROWING = 4
 #: Prompts that come during a group from which groups are taken to follow each other for ever.
 _LONGEST_CHAIN = 30.0
+#: Requests that may come to an open loop.
+_CROWD = 1e6
 #: Share of places that is still free when an open loop counts as settled.
 _LATE = 0.02
 
@@ -33,19 +37,24 @@ def open_loops(runs: Runs, laws: StepLaws) -> tuple[RunTimes, Array]:
     rate = np.maximum(runs.rate_per_s, 1e-9)
     long_s = runs.requests / rate
     places = runs.most_placed(laws.c)
+    gathers = runs.gathers(laws.c)
     most = np.minimum(places, runs.decoding_beside(laws.c))
+    most = np.where(gathers, np.minimum(most, runs.gathering(laws.c).most_running), most)
     # Prompts that come while others are computed are the next, before anybody decodes again,
     # unless the engine gathers them.
     together = np.ones_like(rate)
     for _ in range(_GROWING):
         come = rate * runs.prompts_s(laws, together)  # in the mean of groups, empty or not
         together = np.minimum(come / -np.expm1(-come), runs.group)
-    together = np.where(runs.gathers(laws.c), runs.group, together)
     low, high = np.full_like(rate, np.log(FEWEST)), np.log(most)
     for _ in range(_ROUNDS):
         middle = (low + high) / 2
         running = np.exp(middle)
         first_s, queue_s, tau_s = _at_a_rate(runs, laws, rate, running, most, together)
+        if gathers.any():
+            gathered = _gathered(runs, laws, rate, running)
+            found = zip(gathered, (first_s, queue_s, tau_s), strict=True)
+            first_s, queue_s, tau_s = (np.where(gathers, a, b) for a, b in found)
         decode_s = runs.steps * tau_s
         e2e_s = first_s + queue_s + decode_s
         more = rate * _seen_s(runs, long_s, e2e_s) * decode_s / e2e_s > running
@@ -98,12 +107,10 @@ def _at_a_rate(
     beside = np.where(apart, 0.0, decoding)
     full = np.maximum(1.0, runs.budget - beside * runs.each) / runs.inputs
     taken = np.where(apart, np.minimum(full, together), full)
-    gap = runs.gap_steps(c)
 
     def mixed(per_step: Array) -> tuple[Array, Array, Array]:
         """Steps from one group of prompts to the next, mean and mean square of a step."""
-        come = np.exp(-per_step * gap)
-        period = gap + come / (1 - come)
+        period = 1 / -np.expm1(-per_step)
         parts = np.maximum(1.0, per_step * period / taken)
         part_s = runs.mixed_s(laws, per_step * period / parts, beside, by_chance=True)
         share = np.where(apart, parts / period, np.minimum(1.0, parts / period))
@@ -112,13 +119,12 @@ def _at_a_rate(
 
     per_step = running / runs.steps
     period, tau_s, squares = mixed(per_step)
-    gathered = np.where(apart, gap / period, 1.0)  # share of prompts that others join
-    joining = np.minimum(gathered * per_step * gap, np.maximum(0.0, taken - 1))
+    joined = np.where(apart, 1 / period, 1.0)  # share of prompts that others join
+    joining = np.minimum(joined * per_step, np.maximum(0.0, taken - 1))
     own_s = runs.mixed_s(laws, 1 + joining, np.where(apart, 0.0, running), by_chance=True)
     # The engine is idle as often as nobody is inside, of those who come by chance.
     working = -np.expm1(-running * (1 + own_s / (runs.steps * tau_s)))
-    wait_s = squares / (2 * tau_s)
-    wait_s += (gap / period * (gap - 1) / 2 + runs.admission_delay_steps) * tau_s
+    wait_s = squares / (2 * tau_s) + runs.admission_delay_steps * tau_s
     first_s = runs.request_s(laws) + working * wait_s + own_s
     most_taken = np.maximum(1.0, full)
     busy = rate * runs.mixed_s(laws, most_taken, beside) / most_taken
@@ -135,6 +141,21 @@ def _at_a_rate(
     present = np.maximum(running, -inside * np.expm1(-most / inside))
     _, tau_s, _ = mixed(present / runs.steps)
     return first_s, queue_s, tau_s
+
+
+def _gathered(
+    runs: Runs, laws: StepLaws, rate: Array, running: Array
+) -> tuple[Array, Array, Array]:
+    """Times as `_at_a_rate` has them under an engine that gathers prompts for a number of steps.
+
+    A group is let in once the steps are over, or when the first comes after that. Who is in it sees
+    no other prompt before the steps are over again.
+    """
+    gathering = runs.gathering(laws.c)
+    plain_s = runs.decode_s(laws, np.maximum(1.0, running))
+    found = gathering.times(plain_s, partial(runs.prompts_s, laws), running, _CROWD)
+    queue_s = _queue_s(runs, rate / found.most_per_s, rate, np.ones_like(rate))
+    return runs.request_s(laws) + found.wait_s + found.own_s, queue_s, np.asarray(found.tau_s)
 
 
 def _queue_s(runs: Runs, busy: Array, rate: Array, servers: Array) -> Array:

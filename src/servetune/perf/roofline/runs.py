@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from servetune.perf.roofline.clumps import clump_share
 from servetune.perf.roofline.drafting import tokens_per_step
+from servetune.perf.roofline.gathering import Gathering, whole_prompts
 from servetune.perf.roofline.steady_state import LengthMoments
 from servetune.perf.roofline.step_laws import Array, PlanBatch, StepLaws
 from servetune.plan.plan import Plan
@@ -158,6 +159,7 @@ class Runs:
         self.held_steps = np.where(self.at_a_rate, 0.0, self.admission_delay_steps)
         self.requests = count / self.copies
         self.group = np.maximum(1.0, self.budget // self.inputs)
+        self.whole_prompts = np.asarray(whole_prompts(self.budget, self.inputs, self.pairs))
         self.equal = (self.spread == 0) & (self.gained == 1)
         self.varied = np.minimum(1.0, (self.spread / self.steps) ** 2)
 
@@ -168,7 +170,7 @@ class Runs:
         they share, and where an engine gathers prompts as many as it has let in.
         """
         most = np.minimum(self.placed(c), self.decoding_beside(c))
-        return np.where(self.gathers(c), np.minimum(most, self.most_gathered(c)), most)
+        return np.where(self.gathers(c), np.minimum(most, self.gathering(c).most_running), most)
 
     def decoding_beside(self, c: Mapping[str, Array]) -> Array:
         """Sequences that can decode beside the prompts that they bring, if these share steps."""
@@ -192,24 +194,12 @@ class Runs:
 
     def gathers(self, c: Mapping[str, Array]) -> Mask:
         """Whether an engine lets so many decode steps pass between two groups of prompts."""
-        return np.asarray(c["scheduling.admission_steps"] > 0)
+        return np.asarray(self.apart(c) & (c["scheduling.admission_steps"] > 0))
 
-    def gap_steps(self, c: Mapping[str, Array]) -> Array:
-        """Decode steps between two groups of prompts, at least."""
-        ratio_steps = c["scheduling.waiting_ratio"] * self.steps
-        return np.asarray(np.maximum(1.0, np.minimum(c["scheduling.admission_steps"], ratio_steps)))
-
-    def most_gathered(self, c: Mapping[str, Array]) -> Array:
-        """Sequences that groups of prompts keep decoding.
-
-        As many groups as are let in while one answer lasts; few that run let the next in before
-        the gap is over. Groups of equal answers end whole.
-        """
-        few = np.ceil((self.group + 1) / c["scheduling.waiting_ratio"]) - 1
-        gap = np.where(self.equal, c["scheduling.admission_steps"], self.gap_steps(c))
-        joined = np.where(self.equal, few // self.group * self.group, few)
-        groups = np.maximum(self.group * self.steps / np.maximum(1.0, gap), self.group + joined)
-        return np.asarray(groups)
+    def gathering(self, c: Mapping[str, Array]) -> Gathering:
+        """How prompts are gathered, where the engine does so."""
+        after, ratio = c["scheduling.admission_steps"], c["scheduling.waiting_ratio"]
+        return Gathering(after, ratio, self.steps, self.equal, self.whole_prompts)
 
     def decode_s(self, laws: StepLaws, users: Array) -> Array:
         none = 0 * users

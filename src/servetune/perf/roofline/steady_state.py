@@ -43,6 +43,7 @@ from servetune.engines.memory import Memory, caches_prefixes
 from servetune.errors import PlanError
 from servetune.perf.roofline.clumps import waiting_prompts
 from servetune.perf.roofline.drafting import tokens_per_step
+from servetune.perf.roofline.gathering import Gathering, Number, whole_prompts
 from servetune.perf.roofline.step import StepLaw
 from servetune.plan.plan import Plan
 from servetune.units import MS_PER_S
@@ -53,7 +54,9 @@ from servetune.workload.workload import Workload
 _LENGTH_SAMPLES = 512
 #: Steps towards the number of running requests, and how near in it two of them are one answer.
 _ROUNDS, _NEAR = 60, 1e-9
-#: The same for a number of sequences.
+#: A pause between two requests that is none.
+_INSTANT_S = 1e-9
+#: How near two numbers of sequences are one answer.
 _NEAR_COUNT = 1e-6
 #: Means of the fifths of a normal law, in standard deviations.
 _FIFTHS = (-1.4, -0.532, 0.0, 0.532, 1.4)
@@ -239,11 +242,13 @@ class _Balance(msgspec.Struct, frozen=True):
         outside_s: Time before a request is in the engine's queue.
         first_s: Time from the engine's queue, where a place is free, to the first token.
         tau_s: Time between two decode steps.
+        most_per_s: Requests per second that are served at most, where prompts are gathered.
     """
 
     outside_s: float
     first_s: float
     tau_s: float
+    most_per_s: float = math.inf
 
 
 #: Points of one law and one set of lengths, by what of a plan's limits they depend on.
@@ -296,8 +301,7 @@ class SteadyState:
         self._request_s = c.host.request_s + c.host.prompt_token_s * moments.input_tokens
         self._prompts_taken = max(1.0, self._budget // self.computed_tokens)
         self._lone_prompt_s: float | None = None
-        #: Decode steps between two groups of prompts, at least.
-        self._gap_steps = 1.0
+        self._gathering: Gathering | None = None
         whole_answers = c.scheduling.whole_answers or c.scheduling.known_answers
         cached = moments.places(kv_tokens, whole_answers=whole_answers)
         self._places = max(1.0, min(plan.max_num_seqs, cached) / stages)
@@ -308,18 +312,16 @@ class SteadyState:
         self._one_by_one = c.closed_loop.intake_s + c.closed_loop.clump_prompts > 0
         if self._decode_steps <= 0:
             return
-        if c.scheduling.admission_steps:
-            ratio = c.scheduling.waiting_ratio
-            self._gap_steps = max(
-                1.0, min(c.scheduling.admission_steps, ratio * self._decode_steps)
+        if c.scheduling.separate_prefill and c.scheduling.admission_steps:
+            group = whole_prompts(self._budget, self.computed_tokens, self.computed_pairs)
+            self._gathering = Gathering(
+                c.scheduling.admission_steps,
+                c.scheduling.waiting_ratio,
+                self._decode_steps,
+                self._equal,
+                group,
             )
-            taken, groups = self._prompts_taken, self._decode_steps / self._gap_steps
-            # Few that run let the next prompts in before the gap is over.
-            joined = math.ceil((taken + 1) / ratio) - 1.0
-            if self._equal:  # whole groups, of which one may end before the gap is over
-                groups = self._decode_steps / max(1.0, c.scheduling.admission_steps)
-                joined = joined // taken * taken
-            self.most_running = min(self._places, max(taken * groups, taken + joined))
+            self.most_running = min(self._places, float(self._gathering.most_running))
             if self._equal:
                 self._places = self.most_running
         if not c.scheduling.separate_prefill:
@@ -381,7 +383,8 @@ class SteadyState:
             share / e2e_s / slower * busy_copies,
             (e2e_s - decode_s) * slower,
             balance.tau_s * slower,
-            share > self._places or running >= self.most_running,
+            share > self._places
+            or running >= min(self.most_running, balance.most_per_s * decode_s),
         )
 
     def _running(self, share: float, first_factor: float) -> tuple[float, _Balance]:
@@ -426,7 +429,8 @@ class SteadyState:
         decode_s = self._decode_steps * balance.tau_s
         queue_s = balance.first_s + decode_s
         alone = share * decode_s / (balance.outside_s + queue_s)
-        return min(alone, self._places * decode_s / queue_s), balance
+        most = min(self._places / queue_s, balance.most_per_s)
+        return min(alone, most * decode_s), balance
 
     def _balance(self, running: float, share: float, first_factor: float) -> _Balance:
         """Times that one request sees; alone, it never shares a step with a prompt."""
@@ -434,15 +438,21 @@ class SteadyState:
         others = (placed - 1) / placed
         decoding = max(1.0, running)
         outside_s = self._request_s + self._clump_s(share)
+        most_per_s = math.inf
         if self._equal:
             first_s, tau_s = self._in_step(placed, outside_s, waiting=share - placed)
+        elif self._gathering is not None:
+            plain_s = self._decode_s(decoding)
+            found = self._gathering.times(plain_s, self._alone_s, running, placed)
+            first_s, tau_s = float(found.wait_s + found.own_s), float(found.tau_s)
+            most_per_s = float(found.most_per_s)
         elif self._scheduling.separate_prefill:
             first_s, tau_s = self._between_decodes(running / self._decode_steps * others, decoding)
         else:
             first_s, tau_s = self._among_decodes(
                 running / self._decode_steps * others, decoding, others
             )
-        return _Balance(first_factor * outside_s, first_factor * first_s, tau_s)
+        return _Balance(first_factor * outside_s, first_factor * first_s, tau_s, most_per_s)
 
     def _clump_s(self, share: float) -> float:
         """Wait before the engine's queue; see `clumps`."""
@@ -470,14 +480,16 @@ class SteadyState:
             back_s = outside_s * max(0.0, 1 - waiting / taken)
             return self._in_step_mixed(placed, taken, plain_s, back_s)
         group_s, before = self._prompts_s(taken, 0.0), placed / taken - 1
-        if self._gap_steps > 1:  # the next group waits until the last has decoded for a while
-            # Those that come while the first prompt is computed begin before all others.
-            spread_s = 2 * (outside_s - self._request_s)
-            early = min(0.5, self._prompts_s(1.0, 0.0) / spread_s) if spread_s > 0 else 0.0
-            seen_s = early * (1 - early) * (group_s if before <= 0 else 0.0)
-            return group_s - seen_s, plain_s + (before * group_s + seen_s) / self._decode_steps
-        if 1 < placed <= taken and self._one_by_one:
+        begun = 1.0  # share of a group whose prompts begin together
+        if self._gathering is not None:
+            # Those that come while the first prompt is computed; the others wait for steps.
+            intake_s = self._law.coefficients.closed_loop.intake_s
+            begun = min(1.0, (1 + self._prompts_s(1.0, 0.0) / max(intake_s, _INSTANT_S)) / placed)
+        if 1 < placed <= taken and self._one_by_one and begun >= 1:
             return self._in_step_once(placed, plain_s)
+        if self._gathering is not None:
+            seen_s = 2 * begun * (1 - begun) * group_s if before <= 0 else 0.0
+            return group_s - seen_s, plain_s + (before * group_s + seen_s) / self._decode_steps
         tau_s = plain_s + before / 2 * group_s / self._decode_steps
         return group_s * (before + 2) / 2, tau_s
 
@@ -541,18 +553,18 @@ class SteadyState:
         plain_s = self._decode_s(decoding)
         if not per_step:
             return self._prompts_s(1.0, 0.0), plain_s
-        gap = self._gap_steps
-        # After the gap the first prompt to come, if none is there, is computed at once.
-        period = gap + math.exp(-per_step * gap) / -math.expm1(-per_step)
+        period = 1 / -math.expm1(-per_step)  # steps from one group to the next
         group = per_step * period
         taken = min(group, self._prompts_taken)
-        group_s = self._prompts_s(taken, 0.0) * group / taken
+        group_s = self._alone_s(taken) * group / taken
         tau_s = plain_s + group_s / period
-        waiting = per_step * gap / group  # share of prompts that come before the gap is over
         wait_s = (plain_s**2 + group_s**2 / period) / (2 * tau_s)
-        wait_s += waiting * (gap - 1) * tau_s / 2
-        own = min(1 + waiting * per_step * gap, self._prompts_taken)
-        return wait_s + self._prompts_s(own, 0.0), tau_s
+        own = min(1 + per_step / period, self._prompts_taken)
+        return wait_s + self._alone_s(own), tau_s
+
+    def _alone_s(self, prompts: Number) -> float:
+        """Seconds of the steps that compute `prompts` prompts while nobody decodes."""
+        return self._prompts_s(float(prompts), 0.0)
 
     def _parts(self, prompts: float, sequences: float) -> float:
         """Steps that so many prompts take."""
