@@ -11,7 +11,7 @@ from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf import Anchor, Calibration, RunFeatures, calibrated
 from servetune.perf.roofline import interval_of, safety_factors_of
-from servetune.perf.roofline.accuracy import log_errors_like
+from servetune.perf.roofline.accuracy import kind_of_run, log_error_at
 from servetune.perf.roofline.interval import log_spread
 from servetune.plan import Plan
 
@@ -44,11 +44,14 @@ def test_caution_stays_within_the_interval_whose_upper_end_it_approaches() -> No
 def test_an_interval_reaches_as_far_as_the_runs_that_are_most_like_it(name: str) -> None:
     """RTX 4090 D: predictions are 53% over the median of 17 runs, and the interval ended at 25%."""
     on, plan = node(gpu=name), Plan(model="m")
-    logs, band = log_errors_like(on, plan, SHAPE)["tpot"], interval_of(on, plan, SHAPE)
-    assert band.low_factor <= 1.001 * math.exp(logs[0])
-    assert band.high_factor >= 0.999 * math.exp(logs[-1])
+    band, kind = interval_of(on, plan, SHAPE), kind_of_run(on, plan, SHAPE)
+    low, high = (log_error_at(kind, "tpot", share) for share in (0.05, 0.95))
+    assert low is not None
+    assert high is not None
+    assert band.low_factor <= 1.001 * math.exp(low)
+    assert band.high_factor >= 0.999 * math.exp(high)
     caution = safety_factors_of(on, plan, SHAPE, 0.95).tpot_factor
-    assert 0.999 * math.exp(logs[-1]) <= caution <= 1.001 * band.high_factor
+    assert 0.999 * math.exp(high) <= caution <= 1.001 * band.high_factor
 
 
 def test_a_host_path_asks_for_more_caution_and_anchors_for_less() -> None:

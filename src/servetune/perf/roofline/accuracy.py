@@ -136,17 +136,23 @@ def kind_of_run(node: Node, plan: Plan, shape: NetworkShape, ran: Ran | None = N
 
 def accuracy_like(node: Node, plan: Plan, shape: NetworkShape, ran: Ran | None = None) -> Accuracy:
     """Errors for the measured rows that are nearest to a plan's kind."""
-    return _accuracy(kind_of_run(node, plan, shape, ran))
+    return accuracy_of(kind_of_run(node, plan, shape, ran))
 
 
-def log_errors_like(
-    node: Node, plan: Plan, shape: NetworkShape, ran: Ran | None = None
-) -> Mapping[str, tuple[float, ...]]:
-    """Logarithms of measured over predicted at `QUANTILES` of the rows of `accuracy_like`.
+@functools.cache
+def log_error_at(kind: Kind, time: str, share: float) -> float | None:
+    """Logarithm of measured over predicted below which a share of measured rows lies.
 
-    By time, `tpot` or `ttft`; none unless they share the plan's device.
+    Args:
+        kind: Kind of run; the rows are those of its `Accuracy`.
+        time: `tpot` or `ttft`.
+        share: From 0 to 1.
+
+    Returns:
+        `None` unless the rows share the kind's device.
     """
-    return _log_errors(kind_of_run(node, plan, shape, ran))
+    logs = _log_errors(kind).get(time)
+    return None if logs is None else float(np.interp(share, QUANTILES, logs))
 
 
 @functools.cache
@@ -189,7 +195,8 @@ def _like(kind: Kind) -> tuple[tuple[str, ...], tuple[Cell, ...]]:
 
 
 @functools.cache
-def _accuracy(kind: Kind) -> Accuracy:
+def accuracy_of(kind: Kind) -> Accuracy:
+    """Errors for the measured rows that are nearest to a kind."""
     shared, found = _like(kind)
     if not found:
         return Accuracy(

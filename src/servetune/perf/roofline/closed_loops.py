@@ -33,7 +33,7 @@ from functools import partial
 import numpy as np
 
 from servetune.perf.roofline.gathering import Gathered
-from servetune.perf.roofline.runs import FEWEST, Runs, RunTimes
+from servetune.perf.roofline.runs import FEWEST, Mask, Runs, RunTimes
 from servetune.perf.roofline.step_laws import Array, StepLaws
 
 #: Secants by which B is found.
@@ -57,14 +57,13 @@ _SLICES = ((0.0, 1 / 9), (1 / 9, 1 / 3), (1 / 3, 2 / 3), (2 / 3, 1.0))
 
 def closed_loops(runs: Runs, laws: StepLaws) -> RunTimes:
     """Means of the runs, were all of them closed loops."""
-    found = _mixed_loops(runs, laws)
-    if (apart := runs.apart(laws.c)).any():
-        found = found.where(apart, _loops_apart(runs, laws))
+    apart = runs.apart(laws.c)
+    found = _loops_apart(runs, laws) if apart.any() else _mixed_loops(runs, laws)
+    if apart.any() and not apart.all():
+        found = _mixed_loops(runs, laws).where(apart, found)
     window = np.sqrt(12) * runs.spread
     share = np.where(apart, runs.equal, np.exp(-window / _FALLING_OUT_STEPS))
-    placed = runs.placed(laws.c)
-    late = runs.gathers(laws.c) & ((_begun(runs, laws, placed) < 1) | (placed > runs.whole_prompts))
-    share[late | (runs.gained != 1) | (share < _NO_SHARE)] = 0.0
+    share[_fallen_apart(runs, laws) | (runs.gained != 1) | (share < _NO_SHARE)] = 0.0
     # Where one prompt and one answer of a step or two fill a step, nobody stays in step; prompts of
     # several steps follow each other in step again.
     beside = runs.decoding_beside(laws.c)
@@ -193,11 +192,11 @@ def _loops_apart(runs: Runs, laws: StepLaws) -> RunTimes:
     before = placed / taken - 1  # groups that begin while one decodes
     begun = _begun(runs, laws, placed)
     early_s = np.where(before <= 0, 2 * begun * (1 - begun) * group_s, 0.0)
+    together_s = runs.decode_s(laws, placed) + (before * group_s + early_s) / runs.steps
 
     def waiting(running: Array) -> tuple[Array, Array, Array]:
         """Seconds from the queue to the first token and between tokens; requests/s at most."""
         mixed = _prompts_between(runs, laws, running, placed)
-        together_s = runs.decode_s(laws, placed) + (before * group_s + early_s) / runs.steps
         tau_s = np.where(runs.equal, together_s, mixed.tau_s)
         wait_s = np.where(others > 0, mixed.wait_s, 0.0)
         first_s = np.where(runs.equal, group_s - early_s, wait_s + mixed.own_s)
@@ -246,12 +245,21 @@ def _prompts_between(runs: Runs, laws: StepLaws, running: Array, placed: Array) 
     return found.where(gathers, runs.gathering(laws.c).times(plain_s, prompts_s, running, placed))
 
 
+def _fallen_apart(runs: Runs, laws: StepLaws) -> Mask:
+    """Whether an engine that gathers prompts lets users in step begin one after another."""
+    placed = runs.placed(laws.c)
+    late = (_begun(runs, laws, placed) < 1) | (placed > runs.whole_prompts)
+    return runs.gathers(laws.c) & late
+
+
 def _begun(runs: Runs, laws: StepLaws, placed: Array) -> Array:
     """Share of users in step whose prompts begin with the first, where prompts are gathered.
 
     Those that come while the first prompt is computed; the others wait for steps of these.
     """
-    lone_s = runs.prompts_s(laws, np.ones_like(runs.users))
+    if not runs.gathers(laws.c).any():
+        return np.ones_like(placed)
+    lone_s = runs.prompts_s(laws, np.ones_like(placed))
     come = 1 + lone_s / np.maximum(laws.c["closed_loop.intake_s"], _INSTANT_S)
     return np.asarray(np.minimum(1.0, come / placed))
 

@@ -2,7 +2,7 @@
 
 The logarithm of measured over predicted time has a spread that depends on what of the plan was
 measured before: its device under its engine's release, its silicon and whether its kernels were,
-its kind of network, its storage, its link (`traits_of`). `data/intervals.toml` has one term of
+its kind of network, its storage, its link (`traits`). `data/intervals.toml` has one term of
 log(spread) for each trait, and the quantiles of log(measured / predicted) / spread, both from rows
 whose whole source the law's fit had not seen. Each source's quantiles are over a spread that was
 found without it, too, so that they hold the bias and the scatter of a source that nobody has seen.
@@ -37,7 +37,6 @@ from collections.abc import Iterable, Mapping
 from statistics import NormalDist
 
 import msgspec
-import numpy as np
 
 from servetune.bundled import bundled
 from servetune.engines import engine
@@ -55,14 +54,13 @@ from servetune.models.shape import (
     StateSpace,
 )
 from servetune.perf.roofline.accuracy import (
-    QUANTILES,
     Accuracy,
     Kind,
     Ran,
-    accuracy_like,
+    accuracy_of,
     cells,
     kind_of_run,
-    log_errors_like,
+    log_error_at,
 )
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S
@@ -156,7 +154,8 @@ def interval_of(
         ran: How the run is made.
         output_tokens_per_s: Predicted rate of the run, all copies together.
     """
-    reach = _reach(node, plan, shape, calibration, ran)
+    kind = kind_of_run(node, plan, shape, ran)
+    reach = _reach(kind, node, plan, shape, calibration, ran)
     load = stream_load(node, plan, output_tokens_per_s, ran)
 
     def factor(time: str, end: str) -> float:
@@ -176,7 +175,7 @@ def interval_of(
         extrapolation=reach.kind,
         basis=_BASIS["doubt" if reach.table == "doubt" else reach.kind]
         + ("; the acceptance of drafts is assumed" if reach.draft_doubt else ""),
-        accuracy=accuracy_like(node, plan, shape, ran),
+        accuracy=accuracy_of(kind),
     )
 
 
@@ -231,7 +230,7 @@ def safety_factors_of(
             f"got {confidence:g}",
             hint="0.5 takes predictions at face value; beyond 0.95 too few rows were held out",
         )
-    reach = _reach(node, plan, shape, calibration)
+    reach = _reach(kind_of_run(node, plan, shape), node, plan, shape, calibration)
     return SafetyFactors(
         confidence=confidence,
         tpot_factor=_joined(
@@ -255,22 +254,22 @@ class _Reach(msgspec.Struct, frozen=True, kw_only=True):
         spreads: Deviation of log(measured / predicted) by time, of which the table has multiples.
         draft_doubt: Standard deviation of the logarithm of the time per token by an assumed
             acceptance of drafts, where `spreads` does not have it.
-        reached: Logarithms of measured over predicted of runs like it, by time, at `QUANTILES`:
-            no factor is nearer to one than theirs.
+        like: Kind of run than whose measured errors no factor is nearer to one, where it is not
+            calibrated.
     """
 
     kind: str
     table: str
     spreads: Mapping[str, float]
     draft_doubt: float = 0.0
-    reached: Mapping[str, tuple[float, ...]] = msgspec.field(default_factory=dict)
+    like: Kind | None = None
 
     def factor(self, time: str, name: str, share: float) -> float:
         """Factor below which a share of measured times lies, by the name of its quantile."""
         log = _factors()[self.table][f"{time}_{name}"] * self.spreads[time]
-        if reached := self.reached.get(time):
-            further = max if share > 0.5 else min
-            log = further(log, float(np.interp(share, QUANTILES, reached)))
+        reached = log_error_at(self.like, time, share) if self.like else None
+        if reached is not None:
+            log = max(log, reached) if share > 0.5 else min(log, reached)
         return math.exp(log)
 
 
@@ -291,14 +290,16 @@ def _log_quantile(reach: _Reach, time: str, confidence: float) -> float:
 
 
 def _reach(
+    run: Kind,
     node: Node,
     plan: Plan,
     shape: NetworkShape,
     calibration: Calibration | None,
     ran: Ran | None = None,
 ) -> _Reach:
-    traits = traits_of(node, plan, shape, ran)
-    spreads = {time: _spread(time, traits) for time in ("tpot", "ttft")}
+    protocol = (ran or Ran()).protocol
+    found = traits(run, node, plan, _seen(run), protocol, measured=all_measured(shape))
+    spreads = {time: _spread(time, found) for time in ("tpot", "ttft")}
     if calibration is not None and calibration.tpot_anchors:
         if calibration.tpot_doubt is not None and calibration.ttft_doubt is not None:
             doubts = {"tpot": calibration.tpot_doubt, "ttft": calibration.ttft_doubt}
@@ -314,19 +315,20 @@ def _reach(
                 spreads=spreads,
                 draft_doubt=doubt_about_drafts(plan),
             )
-    kind = "known" if "seen:device" in traits else "silicon"
-    if "network:unmeasured" in traits:
+    kind = "known" if "seen:device" in found else "silicon"
+    if "network:unmeasured" in found:
         kind = "network"
     return _Reach(
         kind=kind,
         table="spread",
         spreads=spreads,
         draft_doubt=doubt_about_drafts(plan),
-        reached=log_errors_like(node, plan, shape, ran),
+        like=run,
     )
 
 
-def _spread(time: str, traits: Iterable[str]) -> float:
+@functools.cache
+def _spread(time: str, traits: tuple[str, ...]) -> float:
     return math.exp(log_spread(_factors()[f"{time}_spread"], traits))
 
 
@@ -346,15 +348,6 @@ def log_spread(terms: Mapping[str, float], traits: Iterable[str]) -> float:
             known = 2 * max(alike) - min(alike) if alike else 0.0
         total += known
     return total
-
-
-def traits_of(
-    node: Node, plan: Plan, shape: NetworkShape, ran: Ran | None = None
-) -> tuple[str, ...]:
-    """Properties of a plan on a node that the spread of its errors depends on."""
-    kind = kind_of_run(node, plan, shape, ran)
-    protocol = (ran or Ran()).protocol
-    return traits(kind, node, plan, _seen(kind), protocol, measured=all_measured(shape))
 
 
 def traits(
@@ -418,10 +411,10 @@ def all_measured(shape: NetworkShape) -> bool:
 
 
 def _measured(part: Mixer | FeedForward) -> bool:
-    if isinstance(part, LinearAttention):
-        return part.decay == "head"
     if isinstance(part, Attention):
         return part.top_k is None
+    if isinstance(part, LinearAttention):
+        return part.decay == "head"
     return isinstance(part, _MEASURED_KINDS)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from operator import attrgetter
 
 import msgspec
@@ -104,11 +104,12 @@ def predict_runs(
     if not runs:
         return []
     given = calibrations or [None] * len(runs)
-    drafting = [run.plan.draft_tokens is not None for run in runs]
-    if any(drafting) and not all(drafting):  # drafts are computed for whole batches of plans
+    kinds: dict[Hashable, list[int]] = {}
+    for number, run in enumerate(runs):
+        kinds.setdefault(_computed_alike(run), []).append(number)
+    if len(kinds) > 1:
         found: dict[int, PredictedRun] = {}
-        for kind in (False, True):
-            mine = [number for number, drafts in enumerate(drafting) if drafts is kind]
+        for mine in kinds.values():
             found_there = predict_runs([runs[i] for i in mine], [given[i] for i in mine])
             found.update(zip(mine, found_there, strict=True))
         return [found[number] for number in range(len(runs))]
@@ -126,6 +127,12 @@ def predict_runs(
         )
         for run, point, misfit, calibration in zip(runs, points, misfits, given, strict=True)
     ]
+
+
+def _computed_alike(run: PlannedRun) -> Hashable:
+    """What runs have in common that go through the same formulas."""
+    drafts = run.plan.draft_tokens is not None  # computed for whole batches of plans
+    return drafts, run.coefficients.scheduling.separate_prefill, run.protocol
 
 
 def _offered_tokens_per_s(run: PlannedRun) -> float | None:

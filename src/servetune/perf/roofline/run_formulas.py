@@ -66,13 +66,18 @@ class RunFormulas(Runs):
         }
         in_flight = np.clip(self.concurrency / self.copies * self.stages, 1.0, self.stages)
         laws = StepLaws(self.stack, streamed, in_flight)
-        found = closed_loops(self, laws)
-        if self.at_a_rate.any():
-            opened, in_flight = open_loops(self, laws)
-            flooded = self.capped & (in_flight >= self.users)
-            found = found.where(self.at_a_rate & ~flooded, opened)
-        if self.at_once.any():
-            found = found.where(self.at_once, batches(self, laws))
+        if self.at_once.all():
+            found = batches(self, laws)
+        elif (self.at_a_rate & ~self.capped).all():
+            found, _ = open_loops(self, laws)
+        else:
+            found = closed_loops(self, laws)
+            if self.at_a_rate.any():
+                opened, in_flight = open_loops(self, laws)
+                flooded = self.capped & (in_flight >= self.users)
+                found = found.where(self.at_a_rate & ~flooded, opened)
+            if self.at_once.any():
+                found = found.where(self.at_once, batches(self, laws))
         return found._replace(tpot_s=found.tpot_s / self.gained)
 
     def points(self, c: Mapping[str, Array]) -> list[RunPoint]:
