@@ -190,6 +190,17 @@ def test_requests_at_a_rate_wait_for_places_that_the_cache_has_not(engine: str) 
     assert found.ttft_ms == pytest.approx(simulated.ttft_ms, rel=0.1)
 
 
+@pytest.mark.parametrize(("engine", "rate"), [("vllm", 7.0), ("sglang", 6.5)])
+def test_places_are_all_taken_at_times_before_requests_come_faster_than_they_are_served(
+    engine: str, rate: float
+) -> None:
+    """Those inside slow each other down, so that their number varies more than by chance."""
+    plan = Plan(model=MODEL, engine=engine, max_num_seqs=32)
+    lengths = LengthLaws.ranged(512, 512, 0.8)
+    found, simulated = at_a_rate(plan, lengths, rate, requests=600, seeds=3)
+    assert found.ttft_ms == pytest.approx(simulated.ttft_ms, rel=0.2)
+
+
 def test_prompts_that_come_while_others_are_computed_keep_answers_waiting() -> None:
     """An engine with prompts first had less than half of the gaps of a simulated run."""
     found, simulated = open_loop("sglang", 128, 32, 115)

@@ -21,6 +21,9 @@ _GROWING = 4
 _LONGEST_CHAIN = 30.0
 #: Requests that may come to an open loop.
 _CROWD = 1e6
+#: Share of time at most that places are all taken as if as many came as are served; how near two
+#: numbers of requests are one; power at most by which those inside slow each other down.
+_SATURATED, _NEAR, _MOST_GROWTH = 0.98, 1e-6, 0.95
 #: Share of places that is still free when an open loop counts as settled.
 _LATE = 0.02
 
@@ -46,25 +49,36 @@ def open_loops(runs: Runs, laws: StepLaws) -> tuple[RunTimes, Array]:
     for _ in range(_GROWING):
         come = rate * runs.prompts_s(laws, together)  # in the mean of groups, empty or not
         together = np.minimum(come / -np.expm1(-come), runs.group)
+
+    def times(running: Array) -> tuple[Array, Array, Array]:
+        found = _at_a_rate(runs, laws, rate, running, most, together)
+        if not gathers.any():
+            return found
+        both = zip(_gathered(runs, laws, rate, running), found, strict=True)
+        first_s, queue_s, tau_s = (np.where(gathers, a, b) for a, b in both)
+        return first_s, queue_s, tau_s
+
     low, high = np.full_like(rate, np.log(FEWEST)), np.log(most)
     for _ in range(_ROUNDS):
         middle = (low + high) / 2
         running = np.exp(middle)
-        first_s, queue_s, tau_s = _at_a_rate(runs, laws, rate, running, most, together)
-        if gathers.any():
-            gathered = _gathered(runs, laws, rate, running)
-            found = zip(gathered, (first_s, queue_s, tau_s), strict=True)
-            first_s, queue_s, tau_s = (np.where(gathers, a, b) for a, b in found)
+        first_s, queue_s, tau_s = times(running)
         decode_s = runs.steps * tau_s
         e2e_s = first_s + queue_s + decode_s
         more = rate * _seen_s(runs, long_s, e2e_s) * decode_s / e2e_s > running
         low, high = np.where(more, middle, low), np.where(more, high, middle)
     # Who waits for a place has passed the queue of prompts meanwhile.
+    full_first_s, _, full_tau_s = times(most)
+    full_s = full_first_s + runs.steps * full_tau_s
+    # Of a run that ends before places are short those inside say how short they are.
     wanted = rate * decode_s / most
+    busy = np.maximum(wanted, np.minimum(1.0, rate * full_s / places))
+    chance = (1 + runs.varied) * _all_taken(rate * (first_s + decode_s), rate * full_s, places)
     # Those who come first find one: as many as there are of equal answers, more of others.
-    first = runs.varied * (wanted * -np.log(np.maximum(_LATE, 1 - 1 / wanted)) - 1) + 1
+    first = runs.varied * (busy * -np.log(np.maximum(_LATE, 1 - 1 / busy)) - 1) + 1
     left = np.maximum(0.0, 1 - most / runs.requests * first)
-    queue_s = np.maximum(queue_s, left * _queue_s(runs, wanted, rate, places))
+    waited_s = left * _queue_s(runs.requests, busy, rate, chance / busy)
+    queue_s = np.maximum(queue_s, waited_s)
     ttft_s = first_s + queue_s
     e2e_s = ttft_s + runs.answer_steps * tau_s
     # The last request waits twice the mean, and nobody's prompt is computed after its own.
@@ -128,7 +142,10 @@ def _at_a_rate(
     first_s = runs.request_s(laws) + working * wait_s + own_s
     most_taken = np.maximum(1.0, full)
     busy = rate * runs.mixed_s(laws, most_taken, beside) / most_taken
-    queue_s = _queue_s(runs, busy, rate, full)
+    # Beyond the step in progress, which has the residual of what is in service.
+    spread = (2 * runs.pairs / runs.inputs - 1) / runs.inputs  # 1 + cv^2 of prompts
+    chance = spread * np.minimum(1.0, busy) ** (np.sqrt(2 * (full + 1)) - 1)
+    queue_s = _queue_s(runs.requests, busy, rate, chance)
     # Who joins the own prompt's step, and who comes during the last step, is not met after it.
     # Groups that have steps of their own follow each other until nobody comes during one.
     met_s = first_s - runs.request_s(laws) + queue_s + (runs.steps - 1) * tau_s
@@ -154,23 +171,39 @@ def _gathered(
     gathering = runs.gathering(laws.c)
     plain_s = runs.decode_s(laws, np.maximum(1.0, running))
     found = gathering.times(plain_s, partial(runs.prompts_s, laws), running, _CROWD)
-    queue_s = _queue_s(runs, rate / found.most_per_s, rate, np.ones_like(rate))
+    busy = np.asarray(rate / found.most_per_s)
+    queue_s = _queue_s(runs.requests, busy, rate, np.minimum(1.0, busy))
     return runs.request_s(laws) + found.wait_s + found.own_s, queue_s, np.asarray(found.tau_s)
 
 
-def _queue_s(runs: Runs, busy: Array, rate: Array, servers: Array) -> Array:
-    """Mean wait in a queue that is empty when the run begins, beyond the step in progress.
+def _all_taken(inside: Array, full: Array, places: Array) -> Array:
+    """Chance that all places are taken at an arrival, by a birth and death process.
 
-    For a long run it is that of M/G/k: x^2 (1 + cv^2) / (2 rate (1 - x)) for one server that
-    is busy for the fraction x, times x^(sqrt(2 (k + 1)) - 2) for more (Sakasegawa, An
-    approximation formula for L_q, Ann. Inst. Statist. Math. 29, 1977). Beyond x = 1 the queue
-    grows for as long as requests come: T (x - 1) / 2 is the mean. What joins both is Akcelik's
-    formula of a queue within a time T (Rouphail and Akcelik, Oversaturation delay estimates
-    with consideration of peaking, Transportation Research Record 1365, 1992). One more x takes
-    off the residual of what is in service, which the step in progress has.
+    Those inside leave the more slowly the more there are: by a power of their number that takes
+    `inside`, those of the mean, to `full`, those of whom as many would be inside as come while all
+    places are taken. With no such power it is Erlang's C formula, by Stirling's approximation.
     """
-    spread = (2 * runs.pairs / runs.inputs - 1) / runs.inputs  # 1 + cv^2 of prompts
-    chance = spread * np.minimum(1.0, busy) ** (np.sqrt(2 * (servers + 1)) - 1)
+    inside = np.minimum(inside, places)
+    busy = np.minimum(full / places, _SATURATED)
+    far = np.maximum(np.log(places / inside), _NEAR)
+    growth = np.clip(np.log(full / inside) / far, 0.0, _MOST_GROWTH)
+    reached = np.exp(-(1 - growth) * (places * far - (places - inside)))
+    at = reached * np.sqrt((1 - growth) / (2 * np.pi * inside))
+    beyond = at / (1 - busy)
+    return np.asarray(beyond / (1 - reached / 2 + beyond))
+
+
+def _queue_s(requests: Array, busy: Array, rate: Array, chance: Array) -> Array:
+    """Mean wait in a queue that is empty when the run begins.
+
+    For a long run it is chance * x^2 / (2 rate (1 - x)) for a server that is busy for the fraction
+    x: of M/G/1 for a chance of 1 + cv^2, that of its service, of M/G/k times
+    x^(sqrt(2 (k + 1)) - 2) (Sakasegawa, An approximation formula for L_q, Ann. Inst. Statist. Math.
+    29, 1977), where one more x takes off the residual of what is in service. Beyond x = 1 the
+    queue grows for as long as requests come: T (x - 1) / 2 is the mean. What joins both is
+    Akcelik's formula of a queue within a time T (Rouphail and Akcelik, Oversaturation delay
+    estimates with consideration of peaking, Transportation Research Record 1365, 1992).
+    """
     over = busy - 1
-    rooted = np.sqrt(over**2 + 4 * chance * busy**2 / runs.requests)
-    return np.asarray(runs.requests / rate / 4 * (over + rooted))
+    rooted = np.sqrt(over**2 + 4 * chance * busy**2 / requests)
+    return np.asarray(requests / rate / 4 * (over + rooted))
