@@ -315,7 +315,7 @@ def _in_step(runs: Runs, laws: StepLaws) -> Array:
 def _ttft_s(runs: Runs, laws: StepLaws, running: Array) -> Array:
     users = runs.placed(laws.c)
     burst_s, burst_steps = _burst(runs, laws, users)
-    later = np.maximum(0.0, runs.generations - 1)
+    later, others = np.maximum(0.0, runs.generations - 1), _others(runs, laws)
     total = burst_s + _warm_up_s(runs, laws.c)
     one = np.ones_like(running)
     clump_s = runs.clump_s(laws, runs.mixed_s(laws, one, 0 * one))
@@ -324,7 +324,7 @@ def _ttft_s(runs: Runs, laws: StepLaws, running: Array) -> Array:
     for low, high in _SLICES:
         generation = np.maximum(1.0, 0.5 + later * (low + high) / 2)
         window = np.sqrt(12 * generation) * runs.spread + burst_steps
-        coming = np.maximum(steady, users / np.maximum(1.0, window))
+        coming = others * np.maximum(steady, users / np.maximum(1.0, window))
         ttft_s, *_ = _waiting(runs, laws, np.minimum(coming, taken), running)
         full_s = runs.mixed_s(laws, taken, running)
         queue = np.maximum(0.0, users - window * taken) / 2  # in its mean, prompts ahead

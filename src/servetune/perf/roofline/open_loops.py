@@ -17,8 +17,6 @@ from servetune.perf.roofline.step_laws import Array, StepLaws
 _ROUNDS = 12
 #: Rounds in which groups of prompts that come while others are computed find their size.
 _GROWING = 4
-#: Prompts that come during a group from which groups are taken to follow each other for ever.
-_LONGEST_CHAIN = 30.0
 #: Requests that may come to an open loop.
 _CROWD = 1e6
 #: Share of time at most that places are all taken as if as many came as are served; how near two
@@ -43,18 +41,12 @@ def open_loops(runs: Runs, laws: StepLaws) -> tuple[RunTimes, Array]:
     gathers = runs.gathers(laws.c)
     most = np.minimum(places, runs.decoding_beside(laws.c))
     most = np.where(gathers, np.minimum(most, runs.gathering(laws.c).most_running), most)
-    # Prompts that come while others are computed are the next, before anybody decodes again,
-    # unless the engine gathers them.
-    together = np.ones_like(rate)
-    for _ in range(_GROWING):
-        come = rate * runs.prompts_s(laws, together)  # in the mean of groups, empty or not
-        together = np.minimum(come / -np.expm1(-come), runs.group)
 
     def times(running: Array) -> tuple[Array, Array, Array]:
-        found = _at_a_rate(runs, laws, rate, running, most, together)
+        found = _at_a_rate(runs, laws, rate, running, most)
         if not gathers.any():
             return found
-        both = zip(_gathered(runs, laws, rate, running), found, strict=True)
+        both = zip(_gathered(runs, laws, rate, running, most), found, strict=True)
         first_s, queue_s, tau_s = (np.where(gathers, a, b) for a, b in both)
         return first_s, queue_s, tau_s
 
@@ -102,7 +94,7 @@ def _seen_s(runs: Runs, long_s: Array, e2e_s: Array) -> Array:
 
 
 def _at_a_rate(
-    runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Array, together: Array
+    runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Array
 ) -> tuple[Array, Array, Array]:
     """Times of an open loop while so many decode, `most` at most.
 
@@ -113,55 +105,53 @@ def _at_a_rate(
     Returns:
         Times to the first token without a queue, in the queue of prompts, between tokens.
     """
-    c = laws.c
     laws = laws.with_batches(np.clip(running * runs.stages, 1.0, runs.stages))
-    apart = runs.apart(c)
+    apart = runs.apart(laws.c)
     decoding = np.maximum(1.0, running)
     plain_s = runs.decode_s(laws, decoding)
     beside = np.where(apart, 0.0, decoding)
-    full = np.maximum(1.0, runs.budget - beside * runs.each) / runs.inputs
-    taken = np.where(apart, np.minimum(full, together), full)
-
-    def mixed(per_step: Array) -> tuple[Array, Array, Array]:
-        """Steps from one group of prompts to the next, mean and mean square of a step."""
-        period = 1 / -np.expm1(-per_step)
-        parts = np.maximum(1.0, per_step * period / taken)
-        part_s = runs.mixed_s(laws, per_step * period / parts, beside, by_chance=True)
-        share = np.where(apart, parts / period, np.minimum(1.0, parts / period))
-        plain = np.where(apart, 1.0, 1 - share)
-        return period, plain * plain_s + share * part_s, plain * plain_s**2 + share * part_s**2
-
-    per_step = running / runs.steps
-    period, tau_s, squares = mixed(per_step)
-    joined = np.where(apart, 1 / period, 1.0)  # share of prompts that others join
-    joining = np.minimum(joined * per_step, np.maximum(0.0, taken - 1))
-    own_s = runs.mixed_s(laws, 1 + joining, np.where(apart, 0.0, running), by_chance=True)
+    fit = np.maximum(1.0, runs.budget - beside * runs.each) / runs.inputs
+    full = np.maximum(1.0, fit)
+    # Prompts of a step are those that came during the one before, and a step with prompts is long:
+    # their number has a geometric law, by the simulator.
+    group = np.ones_like(rate)
+    for _ in range(_GROWING):
+        group_s = runs.mixed_s(laws, group, beside, by_chance=True)
+        nobody = np.exp(-rate * group_s / group)
+        none, some = np.exp(-rate * plain_s), nobody / (nobody + group * (1 - nobody))
+        share = (1 - none) / (1 - none + some)
+        step_s = plain_s + share * (group_s - plain_s)
+        group = np.clip(rate * step_s / share, 1.0, full)
+    joining = np.minimum(2 * (group - 1), full - 1)
+    uneven = (1 + joining) / group
+    seen_s = (plain_s**2 + share * (uneven * group_s**2 - plain_s**2)) / step_s  # by who comes
+    own_s = runs.mixed_s(laws, 1 + joining, beside, by_chance=True)
     # The engine is idle as often as nobody is inside, of those who come by chance.
-    working = -np.expm1(-running * (1 + own_s / (runs.steps * tau_s)))
-    wait_s = squares / (2 * tau_s) + runs.admission_delay_steps * tau_s
-    first_s = runs.request_s(laws) + working * wait_s + own_s
-    most_taken = np.maximum(1.0, full)
-    busy = rate * runs.mixed_s(laws, most_taken, beside) / most_taken
+    working = -np.expm1(-running * (1 + own_s / (runs.steps * plain_s)))
+    missed_s = working * runs.admission_delay_steps * step_s
+    first_s = runs.request_s(laws) + working * seen_s / 2 + missed_s + own_s
+    busy = rate * runs.mixed_s(laws, full, beside) / full
     # Beyond the step in progress, which has the residual of what is in service.
     spread = (2 * runs.pairs / runs.inputs - 1) / runs.inputs  # 1 + cv^2 of prompts
     chance = spread * np.minimum(1.0, busy) ** (np.sqrt(2 * (full + 1)) - 1)
     queue_s = _queue_s(runs.requests, busy, rate, chance)
-    # Who joins the own prompt's step, and who comes during the last step, is not met after it.
-    # Groups that have steps of their own follow each other until nobody comes during one.
-    met_s = first_s - runs.request_s(laws) + queue_s + (runs.steps - 1) * tau_s
-    served = running / (runs.steps * tau_s)
-    come = np.minimum(rate * runs.prompts_s(laws, together), _LONGEST_CHAIN)
-    chained = np.minimum(served, rate * np.exp(come))
-    inside = np.where(apart, chained * met_s, np.minimum(rate, served) * met_s - joining)
-    inside = np.maximum(FEWEST, inside)
-    # A number with an exponential law, as in a long queue; the mean of what is below `most`.
-    present = np.maximum(running, -inside * np.expm1(-most / inside))
-    _, tau_s, _ = mixed(present / runs.steps)
+    # Those who come behind are met, and as many as decode, by Little's law; not in the last step.
+    behind = rate * (own_s + missed_s + queue_s)
+    last = np.where(apart, np.minimum(rate * plain_s, running / runs.steps), running / runs.steps)
+    met = np.maximum(FEWEST, np.minimum(behind + running - last, most))
+    parts = np.where(apart, 0.0, np.maximum(1.0, group / fit))  # steps in which all decode
+    each_s = (group_s - parts * plain_s) / group
+    # A token is seen by more than decode on average, as their number varies.
+    varied = 1 / (1 - np.minimum(_MOST_GROWTH, rate * each_s))
+    plain_s = runs.decode_s(laws, np.clip(running + varied, 1.0, np.maximum(1.0, most)))
+    tau_s = plain_s + met / runs.steps * each_s
+    full_s = np.maximum(plain_s, runs.mixed_s(laws, full, beside) * np.minimum(1.0, fit))
+    tau_s = np.where(apart, tau_s, np.minimum(tau_s, full_s))
     return first_s, queue_s, tau_s
 
 
 def _gathered(
-    runs: Runs, laws: StepLaws, rate: Array, running: Array
+    runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Array
 ) -> tuple[Array, Array, Array]:
     """Times as `_at_a_rate` has them under an engine that gathers prompts for a number of steps.
 
@@ -169,7 +159,7 @@ def _gathered(
     no other prompt before the steps are over again.
     """
     gathering = runs.gathering(laws.c)
-    plain_s = runs.decode_s(laws, np.maximum(1.0, running))
+    plain_s = runs.decode_s(laws, np.clip(1 + running, 1.0, np.maximum(1.0, most)))
     found = gathering.times(plain_s, partial(runs.prompts_s, laws), running, _CROWD)
     busy = np.asarray(rate / found.most_per_s)
     queue_s = _queue_s(runs.requests, busy, rate, np.minimum(1.0, busy))
