@@ -79,7 +79,7 @@ RUN_LENGTHS = ((1024, 32), (1024, 8), (1024, 512), (128, 128), (4000, 32), (8000
 RUN_RATIOS = (1.0, 0.8, 0.5)
 RUN_USERS = (2, 8, 32, 128)
 #: Rates over what closed loops of many users are served.
-RUN_RATES = (0.1, 0.5, 0.8, 1.1, 1.5)
+RUN_RATES = (0.1, 0.5, 0.8, 0.95, 1.1, 1.5)
 #: Prompts that TGI takes in a step by default, as it never takes a part of one.
 _MOST_PROMPT_TOKENS_OF_TGI = 4096
 _RUN_CONTEXT, _MANY_USERS, _OPEN_REQUESTS, _SEEDS = 16384, 512, 600, 3

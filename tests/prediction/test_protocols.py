@@ -460,3 +460,25 @@ def test_one_user_more_changes_little_where_prompts_leave_the_captured_graphs(ra
         for users in range(250, 270, 2)
     ]
     assert all(after > 0.97 * before for before, after in itertools.pairwise(rates))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi"])
+@pytest.mark.parametrize(
+    ("plan", "run"),
+    [
+        ({"max_num_seqs": 1}, {"protocol": "open", "rate_per_s": 1.0, "capped": True}),
+        ({"replicas": 3}, {"protocol": "open", "rate_per_s": 20.0, "capped": True}),
+        ({"pipeline_parallel": 2}, {"protocol": "closed", "request_count": 3}),
+    ],
+)
+def test_copies_that_share_few_requests_have_times_and_serve_no_more_than_is_asked_for(
+    engine: str, plan: dict[str, object], run: dict[str, object]
+) -> None:
+    """A copy of TGI with one user and a third had none, and one place served more than came."""
+    load = Workload.of(LengthLaws.ranged(4000, 16, 0.5), request_count=600)
+    machine = {"node": node(gpu="H100", count=4), "concurrency": 4}
+    made = Plan(model=MODEL, engine=engine, max_model_len=8192, **plan)
+    found = by_formula(made, [load], **machine, **run)
+    assert 0 < found.ttft_ms < found.e2e_ms < 1e6
+    if "rate_per_s" in run:
+        assert found.output_tokens_per_s <= 1.001 * run["rate_per_s"] * 16

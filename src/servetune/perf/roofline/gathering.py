@@ -105,7 +105,7 @@ class Gathering:
         share = np.minimum(running / users, 1 - 1e-9)
         others = users - 1
         none = np.exp(others * np.log1p(-share))
-        one = others * share / (1 - share) * none
+        one = np.minimum(1 - none, others * share / (1 - share) * none)
         # One that decodes holds nobody up: the first prompt to come is let in.
         gap = 1 + (self.gap_steps - 1) * (1 - none)
         tau_s = step_s = decode_s

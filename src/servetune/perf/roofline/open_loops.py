@@ -7,6 +7,7 @@ of places may grow with the run.
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,35 +43,39 @@ def open_loops(runs: Runs, laws: StepLaws) -> tuple[RunTimes, Array]:
     most = np.minimum(places, runs.decoding_beside(laws.c))
     most = np.where(gathers, np.minimum(most, runs.gathering(laws.c).most_running), most)
 
-    def times(running: Array) -> tuple[Array, Array, Array]:
+    def times(running: Array) -> _Times:
         found = _at_a_rate(runs, laws, rate, running, most)
         if not gathers.any():
             return found
         both = zip(_gathered(runs, laws, rate, running, most), found, strict=True)
-        first_s, queue_s, tau_s = (np.where(gathers, a, b) for a, b in both)
-        return first_s, queue_s, tau_s
+        return _Times(*(np.where(gathers, a, b) for a, b in both))
 
     low, high = np.full_like(rate, np.log(FEWEST)), np.log(most)
     for _ in range(_ROUNDS):
         middle = (low + high) / 2
         running = np.exp(middle)
-        first_s, queue_s, tau_s = times(running)
+        found = times(running)
+        first_s, queue_s, tau_s = found.first_s, found.queue_s, found.tau_s
         decode_s = runs.steps * tau_s
         e2e_s = first_s + queue_s + decode_s
         more = rate * _seen_s(runs, long_s, e2e_s) * decode_s / e2e_s > running
         low, high = np.where(more, middle, low), np.where(more, high, middle)
     # Who waits for a place has passed the queue of prompts meanwhile.
-    full_first_s, _, full_tau_s = times(most)
-    full_s = full_first_s + runs.steps * full_tau_s
+    full = times(most)
+    request_s = runs.request_s(laws)
+    held_s, full_s = (
+        each.first_s - request_s + runs.answer_steps * each.tau_s for each in (found, full)
+    )
     # Of a run that ends before places are short those inside say how short they are.
-    wanted = rate * decode_s / most
+    wanted = rate * runs.answer_steps * tau_s / most
     busy = np.maximum(wanted, np.minimum(1.0, rate * full_s / places))
-    chance = (1 + runs.varied) * _all_taken(rate * (first_s + decode_s), rate * full_s, places)
+    chance = (1 + runs.varied) * _all_taken(rate * held_s, rate * full_s, places)
     # Those who come first find one: as many as there are of equal answers, more of others.
     first = runs.varied * (busy * -np.log(np.maximum(_LATE, 1 - 1 / busy)) - 1) + 1
     left = np.maximum(0.0, 1 - most / runs.requests * first)
     waited_s = left * _queue_s(runs.requests, busy, rate, chance / busy)
-    queue_s = np.maximum(queue_s, waited_s)
+    # An answer of one token ends with its prompt.
+    queue_s = np.where(runs.answer_steps > 0, np.maximum(queue_s, waited_s), queue_s)
     ttft_s = first_s + queue_s
     e2e_s = ttft_s + runs.answer_steps * tau_s
     # The last request waits twice the mean, and nobody's prompt is computed after its own.
@@ -93,17 +98,28 @@ def _seen_s(runs: Runs, long_s: Array, e2e_s: Array) -> Array:
     return np.asarray(equal_s + runs.varied * (varied_s - equal_s))
 
 
-def _at_a_rate(
-    runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Array
-) -> tuple[Array, Array, Array]:
+class _Times(NamedTuple):
+    """Seconds of one request of an open loop.
+
+    Attributes:
+        first_s: To the first token, without a queue.
+        own_s: Of that the step of its prompt, in which it has a place.
+        queue_s: In the queue of prompts.
+        tau_s: Between two tokens.
+    """
+
+    first_s: Array
+    own_s: Array
+    queue_s: Array
+    tau_s: Array
+
+
+def _at_a_rate(runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Array) -> _Times:
     """Times of an open loop while so many decode, `most` at most.
 
     Its prompts come by chance and not because another answer has ended, so nothing is taken
     off the gaps for clumps or for users in step. A request shares its steps with the prompts
     that come while it is in the system, those while it waits for its first token included.
-
-    Returns:
-        Times to the first token without a queue, in the queue of prompts, between tokens.
     """
     laws = laws.with_batches(np.clip(running * runs.stages, 1.0, runs.stages))
     apart = runs.apart(laws.c)
@@ -138,7 +154,8 @@ def _at_a_rate(
     # Those who come behind are met, and as many as decode, by Little's law; not in the last step.
     behind = rate * (own_s + missed_s + queue_s)
     last = np.where(apart, np.minimum(rate * plain_s, running / runs.steps), running / runs.steps)
-    met = np.maximum(FEWEST, np.minimum(behind + running - last, most))
+    others = np.minimum(most, runs.most_placed(laws.c) - 1)
+    met = np.maximum(FEWEST, np.minimum(behind + running - last, others))
     parts = np.where(apart, 0.0, np.maximum(1.0, group / fit))  # steps in which all decode
     each_s = (group_s - parts * plain_s) / group
     # A token is seen by more than decode on average, as their number varies.
@@ -147,12 +164,10 @@ def _at_a_rate(
     tau_s = plain_s + met / runs.steps * each_s
     full_s = np.maximum(plain_s, runs.mixed_s(laws, full, beside) * np.minimum(1.0, fit))
     tau_s = np.where(apart, tau_s, np.minimum(tau_s, full_s))
-    return first_s, queue_s, tau_s
+    return _Times(first_s, own_s, queue_s, tau_s)
 
 
-def _gathered(
-    runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Array
-) -> tuple[Array, Array, Array]:
+def _gathered(runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Array) -> _Times:
     """Times as `_at_a_rate` has them under an engine that gathers prompts for a number of steps.
 
     A group is let in once the steps are over, or when the first comes after that. Who is in it sees
@@ -163,7 +178,9 @@ def _gathered(
     found = gathering.times(plain_s, partial(runs.prompts_s, laws), running, _CROWD)
     busy = np.asarray(rate / found.most_per_s)
     queue_s = _queue_s(runs.requests, busy, rate, np.minimum(1.0, busy))
-    return runs.request_s(laws) + found.wait_s + found.own_s, queue_s, np.asarray(found.tau_s)
+    own_s = np.asarray(found.own_s)
+    first_s = runs.request_s(laws) + found.wait_s + own_s
+    return _Times(first_s, own_s, queue_s, np.asarray(found.tau_s))
 
 
 def _all_taken(inside: Array, full: Array, places: Array) -> Array:
