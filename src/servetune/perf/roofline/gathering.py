@@ -100,7 +100,7 @@ class Gathering:
             decode_s: A step that decodes.
             prompts_s: Seconds of the steps that compute so many prompts, one at least.
             running: Sequences that decode, on average.
-            users: Requests that have a place; infinitely many in open loops.
+            users: Requests that have a place in closed loops, that find one at most in open ones.
         """
         share = np.minimum(running / users, 1 - 1e-9)
         others = users - 1

@@ -18,8 +18,6 @@ from servetune.perf.roofline.step_laws import Array, StepLaws
 _ROUNDS = 12
 #: Rounds in which groups of prompts that come while others are computed find their size.
 _GROWING = 4
-#: Requests that may come to an open loop.
-_CROWD = 1e6
 #: Share of time at most that places are all taken as if as many came as are served; how near two
 #: numbers of requests are one; power at most by which those inside slow each other down.
 _SATURATED, _NEAR, _MOST_GROWTH = 0.98, 1e-6, 0.95
@@ -62,14 +60,21 @@ def open_loops(runs: Runs, laws: StepLaws) -> tuple[RunTimes, Array]:
         low, high = np.where(more, middle, low), np.where(more, high, middle)
     # Who waits for a place has passed the queue of prompts meanwhile.
     full = times(most)
-    request_s = runs.request_s(laws)
+    # A place is taken again in the next step, where prompts are gathered in the next group's.
+    again = np.where(gathers, 0.0, 1 - 1 / places)
     held_s, full_s = (
-        each.first_s - request_s + runs.answer_steps * each.tau_s for each in (found, full)
+        each.own_s
+        + again * (each.first_s - runs.request_s(laws) - each.own_s)
+        + runs.answer_steps * each.tau_s
+        for each in (found, full)
     )
     # Of a run that ends before places are short those inside say how short they are.
+    lone_s = runs.prompts_s(laws, np.ones_like(rate))
     wanted = rate * runs.answer_steps * tau_s / most
+    wanted = np.maximum(wanted, rate * (lone_s + runs.answer_steps * tau_s) / places)
     busy = np.maximum(wanted, np.minimum(1.0, rate * full_s / places))
-    chance = (1 + runs.varied) * _all_taken(rate * held_s, rate * full_s, places)
+    taken = _all_taken(rate * held_s, rate * full_s, places)
+    chance = (1 + runs.varied) * np.minimum(taken, busy)
     # Those who come first find one: as many as there are of equal answers, more of others.
     first = runs.varied * (busy * -np.log(np.maximum(_LATE, 1 - 1 / busy)) - 1) + 1
     left = np.maximum(0.0, 1 - most / runs.requests * first)
@@ -127,7 +132,8 @@ def _at_a_rate(runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Ar
     plain_s = runs.decode_s(laws, decoding)
     beside = np.where(apart, 0.0, decoding)
     fit = np.maximum(1.0, runs.budget - beside * runs.each) / runs.inputs
-    full = np.maximum(1.0, fit)
+    places = runs.most_placed(laws.c)
+    full = np.clip(fit, 1.0, places)
     # Prompts of a step are those that came during the one before, and a step with prompts is long:
     # their number has a geometric law, by the simulator.
     group = np.ones_like(rate)
@@ -154,7 +160,7 @@ def _at_a_rate(runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Ar
     # Those who come behind are met, and as many as decode, by Little's law; not in the last step.
     behind = rate * (own_s + missed_s + queue_s)
     last = np.where(apart, np.minimum(rate * plain_s, running / runs.steps), running / runs.steps)
-    others = np.minimum(most, runs.most_placed(laws.c) - 1)
+    others = np.minimum(most, places - 1)
     met = np.maximum(FEWEST, np.minimum(behind + running - last, others))
     parts = np.where(apart, 0.0, np.maximum(1.0, group / fit))  # steps in which all decode
     each_s = (group_s - parts * plain_s) / group
@@ -175,7 +181,9 @@ def _gathered(runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Arr
     """
     gathering = runs.gathering(laws.c)
     plain_s = runs.decode_s(laws, np.clip(1 + running, 1.0, np.maximum(1.0, most)))
-    found = gathering.times(plain_s, partial(runs.prompts_s, laws), running, _CROWD)
+    found = gathering.times(
+        plain_s, partial(runs.prompts_s, laws), running, runs.most_placed(laws.c)
+    )
     busy = np.asarray(rate / found.most_per_s)
     queue_s = _queue_s(runs.requests, busy, rate, np.minimum(1.0, busy))
     own_s = np.asarray(found.own_s)

@@ -75,7 +75,9 @@ class RunFormulas(Runs):
             if self.at_a_rate.any():
                 opened, in_flight = open_loops(self, laws)
                 flooded = self.capped & (in_flight >= self.users)
-                flooded &= found.requests_per_s <= self.rate_per_s
+                served = np.minimum(found.requests_per_s, self.rate_per_s)
+                served = np.where(self.at_a_rate, served, found.requests_per_s)
+                found = found._replace(requests_per_s=served)
                 found = found.where(self.at_a_rate & ~flooded, opened)
             if self.at_once.any():
                 found = found.where(self.at_once, batches(self, laws))

@@ -199,7 +199,8 @@ class Runs:
     def gathering(self, c: Mapping[str, Array]) -> Gathering:
         """How prompts are gathered, where the engine does so."""
         after, ratio = c["scheduling.admission_steps"], c["scheduling.waiting_ratio"]
-        return Gathering(after, ratio, self.steps, self.equal, self.whole_prompts)
+        group = np.minimum(self.whole_prompts, self.most_placed(c))
+        return Gathering(after, ratio, self.steps, self.equal, group)
 
     def decode_s(self, laws: StepLaws, users: Array) -> Array:
         none = 0 * users

@@ -319,7 +319,7 @@ class SteadyState:
                 c.scheduling.waiting_ratio,
                 self._decode_steps,
                 self._equal,
-                group,
+                np.minimum(group, self._places),
             )
             self.most_running = min(self._places, float(self._gathering.most_running))
             if self._equal:
