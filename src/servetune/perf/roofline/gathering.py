@@ -65,7 +65,8 @@ class Gathering:
 
     Args:
         admission_steps: Decode steps after which a group of any size is let in.
-        waiting_ratio: Waiting prompts per decoding sequence from which they are let in before.
+        waiting_ratio: Waiting prompts per decoding sequence from which they are let in before;
+            positive.
         steps: Decode steps of an answer.
         equal: Whether all answers take as many.
         group: Prompts that are let in at the same time, at most.

@@ -18,9 +18,12 @@ from servetune.perf.roofline.step_laws import Array, StepLaws
 _ROUNDS = 12
 #: Rounds in which groups of prompts that come while others are computed find their size.
 _GROWING = 4
-#: Share of time at most that places are all taken as if as many came as are served; how near two
-#: numbers of requests are one; power at most by which those inside slow each other down.
-_SATURATED, _NEAR, _MOST_GROWTH = 0.98, 1e-6, 0.95
+#: Share of places that are taken at most, as a chance that all are is computed below saturation.
+_SATURATED = 0.98
+#: Difference of two logarithms of numbers of requests at least.
+_NEAR = 1e-6
+#: Power of the number inside at most by which those inside slow each other down.
+_MOST_GROWTH = 0.95
 #: Share of places that is still free when an open loop counts as settled.
 _LATE = 0.02
 
@@ -133,9 +136,10 @@ def _at_a_rate(runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Ar
     beside = np.where(apart, 0.0, decoding)
     fit = np.maximum(1.0, runs.budget - beside * runs.each) / runs.inputs
     places = runs.most_placed(laws.c)
-    full = np.clip(fit, 1.0, places)
-    # Prompts of a step are those that came during the one before, and a step with prompts is long:
-    # their number has a geometric law, by the simulator.
+    full = np.clip(fit, 1.0, places)  # a prompt that does not fit takes several steps
+    # Prompts of a step are those that came during the one before, and a step with prompts is long.
+    # Their number has a geometric law in the simulator. `none` and `some` are the chances that
+    # nobody comes during a step without and with prompts, `nobody` during one prompt.
     group = np.ones_like(rate)
     for _ in range(_GROWING):
         group_s = runs.mixed_s(laws, group, beside, by_chance=True)
@@ -146,7 +150,9 @@ def _at_a_rate(runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Ar
         group = np.clip(rate * step_s / share, 1.0, full)
     joining = np.minimum(2 * (group - 1), full - 1)
     uneven = (1 + joining) / group
-    seen_s = (plain_s**2 + share * (uneven * group_s**2 - plain_s**2)) / step_s  # by who comes
+    seen_s = (
+        plain_s**2 + share * (uneven * group_s**2 - plain_s**2)
+    ) / step_s  # of the step that a request comes in
     own_s = runs.mixed_s(laws, 1 + joining, beside, by_chance=True)
     # The engine is idle as often as nobody is inside, of those who come by chance.
     working = -np.expm1(-running * (1 + own_s / (runs.steps * plain_s)))
@@ -164,7 +170,7 @@ def _at_a_rate(runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Ar
     met = np.maximum(FEWEST, np.minimum(behind + running - last, others))
     parts = np.where(apart, 0.0, np.maximum(1.0, group / fit))  # steps in which all decode
     each_s = (group_s - parts * plain_s) / group
-    # A token is seen by more than decode on average, as their number varies.
+    # A token has more beside it than decode on average, as their number varies.
     varied = 1 / (1 - np.minimum(_MOST_GROWTH, rate * each_s))
     plain_s = runs.decode_s(laws, np.clip(running + varied, 1.0, np.maximum(1.0, most)))
     tau_s = plain_s + met / runs.steps * each_s
@@ -194,9 +200,13 @@ def _gathered(runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Arr
 def _all_taken(inside: Array, full: Array, places: Array) -> Array:
     """Chance that all places are taken at an arrival, by a birth and death process.
 
-    Those inside leave the more slowly the more there are: by a power of their number that takes
-    `inside`, those of the mean, to `full`, those of whom as many would be inside as come while all
-    places are taken. With no such power it is Erlang's C formula, by Stirling's approximation.
+    Those inside leave the more slowly the more there are, by a power of their number. With a power
+    of zero it is Erlang's C formula, by Stirling's approximation.
+
+    Args:
+        inside: Requests that have a place, on average.
+        full: Requests that would have one if all took as long as while every place is taken.
+        places: Places.
     """
     inside = np.minimum(inside, places)
     busy = np.minimum(full / places, _SATURATED)

@@ -70,7 +70,8 @@ class Runs:
         spread: Standard deviation of decode steps.
         varied: Its square over that of the mean, at most that of an exponential law.
         equal: Whether all answers take equally many steps: users then stay in step.
-        group: Whole prompts that one step takes, one at least.
+        group: Prompts of the mean length that one step takes whole, one at least.
+        whole_prompts: Prompts that one step takes on average if it takes none in part.
 
     Args:
         stack: Work and machines of the R plans.
