@@ -40,9 +40,9 @@ class Gathered(NamedTuple):
     """Seconds that a request takes where prompts are gathered.
 
     Attributes:
-        wait_s: From the queue to the step of its prompt.
-        own_s: That step.
-        tau_s: Between two tokens.
+        wait_s: Time from the queue to the step of its prompt.
+        own_s: Time of that step.
+        tau_s: Time between two tokens.
         most_per_s: Requests per second that are served at most.
     """
 

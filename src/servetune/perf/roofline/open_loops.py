@@ -110,10 +110,10 @@ class _Times(NamedTuple):
     """Seconds of one request of an open loop.
 
     Attributes:
-        first_s: To the first token, without a queue.
-        own_s: Of that the step of its prompt, in which it has a place.
-        queue_s: In the queue of prompts.
-        tau_s: Between two tokens.
+        first_s: Time to the first token, without a queue.
+        own_s: Part of it that is the step of its prompt, in which it has a place.
+        queue_s: Time in the queue of prompts.
+        tau_s: Time between two tokens.
     """
 
     first_s: Array
