@@ -32,7 +32,7 @@ from functools import partial
 
 import numpy as np
 
-from servetune.perf.roofline.gathering import Gathered
+from servetune.perf.roofline.gathering import Gathered, begun_share
 from servetune.perf.roofline.runs import FEWEST, Mask, Runs, RunTimes
 from servetune.perf.roofline.step_laws import Array, StepLaws
 
@@ -253,15 +253,11 @@ def _fallen_apart(runs: Runs, laws: StepLaws) -> Mask:
 
 
 def _begun(runs: Runs, laws: StepLaws, placed: Array) -> Array:
-    """Share of users in step whose prompts begin with the first, where prompts are gathered.
-
-    Those that come while the first prompt is computed; the others wait for steps of these.
-    """
+    """Share of users in step whose prompts begin with the first: all, unless they are gathered."""
     if not runs.gathers(laws.c).any():
         return np.ones_like(placed)
     lone_s = runs.prompts_s(laws, np.ones_like(placed))
-    come = 1 + lone_s / np.maximum(laws.c["closed_loop.intake_s"], _INSTANT_S)
-    return np.asarray(np.minimum(1.0, come / placed))
+    return np.asarray(begun_share(lone_s, laws.c["closed_loop.intake_s"], placed))
 
 
 def _others(runs: Runs, laws: StepLaws) -> Array:

@@ -17,6 +17,8 @@ Number: TypeAlias = float | NDArray[np.float64]
 
 #: Rounds in which a group and the time from one to the next find each other.
 _ROUNDS = 4
+#: Seconds between requests that come at the same time.
+_INSTANT_S = 1e-9
 #: Squared coefficient of variation of prompts that are all equal, at most.
 _EQUAL = 1e-6
 
@@ -34,6 +36,19 @@ def whole_prompts(budget: Number, mean_tokens: Number, pairs: Number) -> Number:
     # Of prompts that differ as many come before their sum is over the budget, by renewal.
     mean = np.maximum(fit, budget / mean_tokens - (1 - varied) / 2)
     return np.asarray(np.where(varied > _EQUAL, mean, fit))
+
+
+def begun_share(lone_s: Number, intake_s: Number, users: Number) -> Number:
+    """Share of users with equal answers whose prompts begin with the first of them.
+
+    Those who come while the first prompt is computed; the others wait for steps of these.
+
+    Args:
+        lone_s: Seconds of the step of one prompt.
+        intake_s: Seconds between two requests that are taken in.
+        users: Users that end together.
+    """
+    return np.minimum(1.0, (1 + lone_s / np.maximum(intake_s, _INSTANT_S)) / users)
 
 
 class Gathered(NamedTuple):

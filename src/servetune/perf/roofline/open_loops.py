@@ -71,7 +71,8 @@ def open_loops(runs: Runs, laws: StepLaws) -> tuple[RunTimes, Array]:
         + runs.answer_steps * each.tau_s
         for each in (found, full)
     )
-    # Of a run that ends before places are short those inside say how short they are.
+    # Below saturation the steady state says how busy places are; beyond it those who are inside by
+    # the end of the run, as a short one never has a steady state.
     lone_s = runs.prompts_s(laws, np.ones_like(rate))
     wanted = rate * runs.answer_steps * tau_s / most
     wanted = np.maximum(wanted, rate * (lone_s + runs.answer_steps * tau_s) / places)
@@ -150,9 +151,8 @@ def _at_a_rate(runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Ar
         group = np.clip(rate * step_s / share, 1.0, full)
     joining = np.minimum(2 * (group - 1), full - 1)
     uneven = (1 + joining) / group
-    seen_s = (
-        plain_s**2 + share * (uneven * group_s**2 - plain_s**2)
-    ) / step_s  # of the step that a request comes in
+    # A request comes in a long step more often than in a short one.
+    seen_s = (plain_s**2 + share * (uneven * group_s**2 - plain_s**2)) / step_s
     own_s = runs.mixed_s(laws, 1 + joining, beside, by_chance=True)
     # The engine is idle as often as nobody is inside, of those who come by chance.
     working = -np.expm1(-running * (1 + own_s / (runs.steps * plain_s)))

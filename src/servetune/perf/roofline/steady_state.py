@@ -43,7 +43,7 @@ from servetune.engines.memory import Memory, caches_prefixes
 from servetune.errors import PlanError
 from servetune.perf.roofline.clumps import waiting_prompts
 from servetune.perf.roofline.drafting import tokens_per_step
-from servetune.perf.roofline.gathering import Gathering, Number, whole_prompts
+from servetune.perf.roofline.gathering import Gathering, Number, begun_share, whole_prompts
 from servetune.perf.roofline.step import StepLaw
 from servetune.plan.plan import Plan
 from servetune.units import MS_PER_S
@@ -54,8 +54,6 @@ from servetune.workload.workload import Workload
 _LENGTH_SAMPLES = 512
 #: Steps towards the number of running requests, and how near in it two of them are one answer.
 _ROUNDS, _NEAR = 60, 1e-9
-#: A pause between two requests that is none.
-_INSTANT_S = 1e-9
 #: How near two numbers of sequences are one answer.
 _NEAR_COUNT = 1e-6
 #: Means of the fifths of a normal law, in standard deviations.
@@ -482,9 +480,8 @@ class SteadyState:
         group_s, before = self._prompts_s(taken, 0.0), placed / taken - 1
         begun = 1.0  # share of a group whose prompts begin together
         if self._gathering is not None:
-            # Those that come while the first prompt is computed; the others wait for steps.
             intake_s = self._law.coefficients.closed_loop.intake_s
-            begun = min(1.0, (1 + self._prompts_s(1.0, 0.0) / max(intake_s, _INSTANT_S)) / placed)
+            begun = float(begun_share(self._prompts_s(1.0, 0.0), intake_s, placed))
         if 1 < placed <= taken and self._one_by_one and begun >= 1:
             return self._in_step_once(placed, plain_s)
         if self._gathering is not None:
