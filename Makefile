@@ -51,12 +51,16 @@ vllm:
 $(TINY)/config.json: | vllm
 	"$$(dirname "$$(command -v "$(VLLM)")")/python" tools/make_tiny_model.py $(TINY)
 
+# Only the files that have such tests, as to collect all takes ten seconds each time.
+TIMED_TESTS = $(shell grep -rl --include='test_*.py' mark.timed tests)
+ENGINE_TESTS = $(shell grep -rl --include='test_*.py' mark.engine tests)
+
 # Two parts: three processes on two cores, since many tests wait; then, alone on the machine, those
 # that judge times. `pytest` by itself runs all in one process; tests/conftest.py has the rules.
 test: $(DEV_STAMP)  ## Tests that need neither a real engine nor a GPU, the slow ones apart
 	@status=0; \
 	  $(BIN)/python -m pytest --part together -n 3 --dist loadgroup || status=1; \
-	  $(BIN)/python -m pytest --part alone || status=1; \
+	  $(BIN)/python -m pytest --part alone $(TIMED_TESTS) || status=1; \
 	  exit $$status
 
 # Those that take ten seconds or more each (servers that never get ready, kills at every request),
@@ -65,11 +69,8 @@ test: $(DEV_STAMP)  ## Tests that need neither a real engine nor a GPU, the slow
 test-slow: $(DEV_STAMP)  ## The slow tests, of which `test` has none (seven minutes)
 	@status=0; \
 	  $(BIN)/python -m pytest --part together --slow -n 4 --dist loadgroup || status=1; \
-	  $(BIN)/python -m pytest --part alone --slow || status=1; \
+	  $(BIN)/python -m pytest --part alone --slow $(TIMED_TESTS) || status=1; \
 	  exit $$status
-
-# Only the files that have such tests, as to collect all takes ten seconds each time.
-ENGINE_TESTS = $(shell grep -rl --include='test_*.py' mark.engine tests)
 
 # The longest file first: the others fit beside it.
 test-engine: $(DEV_STAMP) $(TINY)/config.json  ## The thread on real vLLM (a few minutes)

@@ -65,7 +65,7 @@ def double(request):
         server.socket = context.wrap_socket(server.socket, server_side=True)
     server.heads, server.bodies, server.daemon_threads = [], [], True
     server.slow_after = math.inf
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield server
     server.shutdown()

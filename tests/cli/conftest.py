@@ -92,7 +92,7 @@ def chat_alone():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _ChatAlone)
     server.seen, server.repeats_key = [], False
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield server

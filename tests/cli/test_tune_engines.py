@@ -66,10 +66,8 @@ def installed(tmp_path, version, name="vllm"):
 
 
 @pytest.mark.parametrize("name", STARTED)
-def test_an_engine_that_is_not_installed_is_refused_with_what_installs_it(
-    servetune, tmp_path, name
-):
-    ran = servetune(
+def test_an_engine_that_is_not_installed_is_refused_with_what_installs_it(called, tmp_path, name):
+    ran = called(
         "tune", "--engine", name, "--model", MODEL, "--client-args", LOAD, env=environment(tmp_path)
     )
     assert ran.returncode == 3
@@ -82,8 +80,8 @@ def test_an_engine_that_is_not_installed_is_refused_with_what_installs_it(
 
 
 @pytest.mark.parametrize("name", STARTED)
-def test_a_dry_run_prints_the_command_of_each_engine(servetune, tmp_path, name):
-    ran = servetune(
+def test_a_dry_run_prints_the_command_of_each_engine(called, tmp_path, name):
+    ran = called(
         "tune", "--engine", name, "--model", MODEL, "--client-args", LOAD, "--dry-run",
         env=environment(tmp_path),
     )  # fmt: skip

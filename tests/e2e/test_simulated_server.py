@@ -101,14 +101,18 @@ def test_it_stands_in_for_the_vllm_executable(servetune, tmp_path):
     assert one.results["server"]["prefix_queries_tokens"] == 0
 
 
+def slow(*case):
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("command", "kind", "words"),
     [
-        ("--oom-at-start", "out_of_memory", "GPU is out of memory"),
+        slow("--oom-at-start", "out_of_memory", "GPU is out of memory"),
         ("--oom-at-concurrency 4", "out_of_memory", "GPU is out of memory"),
         ("--die-after 0.3", "died", "dies after 0.3 s, as asked for"),
-        ("--no-such-argument", "unknown_argument", "--no-such-argument"),
-        ("-tp 3", "died", "tensor_parallel"),
+        slow("--no-such-argument", "unknown_argument", "--no-such-argument"),
+        slow("-tp 3", "died", "tensor_parallel"),
         ("--max-model-len 100000", "died", "max_model_len 100000"),
     ],
 )

@@ -15,7 +15,7 @@ def swept(sweep, kinds, *more, code):
     return done, {r.config.server_args["max_num_seqs"]: r for r in sweep.records()}
 
 
-@pytest.mark.parametrize("kind", [32, 64])
+@pytest.mark.parametrize("kind", [32, pytest.param(64, marks=pytest.mark.slow)])
 def test_answers_of_another_length_are_never_picked(sweep, kind):
     done, found = swept(sweep, [8, kind], code=0)
     honest, cheat = found[8], found[kind]

@@ -63,7 +63,10 @@ def talker(tmp_path):
         process.wait()
 
 
-@pytest.mark.parametrize("mood", ["dies", "refuses", "breaks", "falls"])
+@pytest.mark.parametrize(
+    "mood",
+    ["dies", "refuses", *(pytest.param(m, marks=pytest.mark.slow) for m in ("breaks", "falls"))],
+)
 def test_no_file_of_a_study_has_a_secret_that_its_server_tells(sweep, mood):
     settings = f"api_key={SECRET};hf_token={SECRET};max_num_seqs=[8]"
     passed = [f"--server-env={name}" for name in ("HF_TOKEN", "DB_PASSWORD", "TENANT")]
@@ -145,7 +148,7 @@ def test_no_span_of_a_bench_has_a_secret_that_its_server_tells(talker, tmp_path)
     url, _ = talker("refuses")
     with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as collector:
         collector.got = []
-        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        threading.Thread(target=collector.serve_forever, args=(0.01,), daemon=True).start()
         words = ["bench", url, "--model", "m", "-c", "4", "-n", "800", "--input-tokens", "16"]
         words += ["--output-tokens", "4", "--max-failures", "10000", "--max-error-rate", "1"]
         words += ["--otel", f"http://127.0.0.1:{collector.server_port}"]

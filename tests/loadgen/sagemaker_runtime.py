@@ -51,7 +51,7 @@ class SageMakerRuntime:
         self._lock = threading.Lock()
         handler = type("Handler", (_Handler,), {"runtime": self})
         self._server = _Server(("127.0.0.1", 0), handler)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     @property
     def url(self) -> str:

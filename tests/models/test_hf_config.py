@@ -593,7 +593,15 @@ def one_of_each_family():
     return {entry.config["model_type"]: entry.config for entry in catalogue().values()}
 
 
-@pytest.mark.parametrize("model_type", sorted(one_of_each_family()))
+def every_third(cases):
+    """The cases, two of three as slow ones."""
+    return [
+        case if number % 3 == 0 else pytest.param(case, marks=pytest.mark.slow)
+        for number, case in enumerate(cases)
+    ]
+
+
+@pytest.mark.parametrize("model_type", every_third(sorted(one_of_each_family())))
 def test_no_wrong_value_of_any_key_ends_in_another_error_than_ours(model_type):
     config = one_of_each_family()[model_type]
     for path, table in tables(config):

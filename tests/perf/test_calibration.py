@@ -50,7 +50,7 @@ def test_no_anchor_and_perfect_anchors_change_nothing() -> None:
 
 
 def test_more_anchors_that_agree_are_believed_more_and_never_more_than_fully() -> None:
-    factors = [calibrated([anchor(1.2, 1.2)] * count).tpot_factor for count in (0, 1, 2, 5, 1000)]
+    factors = [calibrated([anchor(1.2, 1.2)] * count).tpot_factor for count in (0, 1, 2, 5, 200)]
     assert factors == sorted(factors)
     assert factors[0] == 1.0
     assert 1.1 < factors[-1] < 1.2

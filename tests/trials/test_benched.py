@@ -129,7 +129,9 @@ def test_it_ends_when_a_metric_is_known():
     assert 100 <= done.record.results["completed"] < 4000
 
 
-@pytest.mark.parametrize(("stop", "count"), [(True, 1500), (False, 240)])
+@pytest.mark.parametrize(
+    ("stop", "count"), [(True, 1500), pytest.param(False, 240, marks=pytest.mark.slow)]
+)
 def test_an_open_loop_that_cannot_be_followed_is_ended_unless_it_shall_not_be(
     stop, count, monkeypatch
 ):

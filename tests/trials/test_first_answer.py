@@ -43,7 +43,7 @@ class Slow(BaseHTTPRequestHandler):
 def serve():
     with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
         server.answers, server.bodies, server.go_on = [], [], threading.Event()
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
 
         def serve(*answers):
             server.answers = list(answers)
