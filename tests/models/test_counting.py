@@ -57,6 +57,7 @@ def catalogue_shape(name: str) -> NetworkShape:
         ("bigscience/bloom-7b1", 7_069_016_064),
         ("EleutherAI/gpt-j-6b", 6_050_882_784),
         ("mosaicml/mpt-7b", 6_649_286_656),
+        ("BAAI/Aquila-7B", 7_295_537_152),
         ("LiquidAI/LFM2-350M", 354_483_968),
         ("LiquidAI/LFM2-700M", 742_489_344),
         ("LiquidAI/LFM2-1.2B", 1_170_340_608),

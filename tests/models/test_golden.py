@@ -1,9 +1,10 @@
 """Numbers of every family, from outside: none of them was printed by the code under test.
 
-Parameters are those of the model classes of transformers 5.19, instantiated without memory
-and counted tensor by tensor, router corrections included (2026-11). Kimi K3 has no class
-there; its checkpoint's size says whether its count holds. Caches and states follow vLLM
-0.32's cache specifications, written out per layer.
+Parameters are those of the model classes of transformers 5.19 (of 5.24 for Muse Glimmer,
+CodeGen, Gemma 4 E4B and Nemotron 3 Nano 4B), instantiated without memory and counted tensor by
+tensor, router corrections included (2026-11). Kimi K3 has no class there; its checkpoint's size
+says whether its count holds. Caches and states follow vLLM 0.32's cache specifications, written
+out per layer.
 """
 
 import msgspec
@@ -33,6 +34,7 @@ DELTA_397B = 64 * 128 * 128 * 4 + 3 * (2 * 16 * 128 + 64 * 128) * 2
 DELTA_27B = 48 * 128 * 128 * 4 + 3 * (2 * 16 * 128 + 48 * 128) * 2
 KDA_K3 = 96 * 128 * 128 * 4 + 3 * (3 * 96 * 128) * 2
 MAMBA_NANO = 64 * 64 * 128 * 4 + 3 * (64 * 64 + 2 * 8 * 128) * 2
+MAMBA_4B = 96 * 80 * 128 * 4 + 3 * (96 * 80 + 2 * 8 * 128) * 2
 MAMBA_ULTRA = 256 * 64 * 128 * 4 + 3 * (256 * 64 + 2 * 8 * 128) * 2
 MAMBA_H_56B = 256 * 64 * 256 * 4 + 3 * (256 * 64 + 2 * 8 * 256) * 2
 #: Open blocks of DeepSeek-V4's compressors, in 32 bits: 8 tokens of vector and score, both
@@ -49,6 +51,10 @@ COARSE = 128 * 2 * 512 * 4
         ("mistralai/Mixtral-8x7B-v0.1", 46_702_792_704, 32 * 2 * 8 * 128 * 2, 0),
         ("tiiuae/falcon-7b", 6_921_720_704, 32 * 2 * 1 * 64 * 2, 0),
         ("tiiuae/falcon-40b", 41_303_293_952, 60 * 2 * 8 * 64 * 2, 0),
+        ("Salesforce/codegen2-16B", 16_032_155_648, 34 * 2 * 24 * 256 * 2, 0),
+        ("meta-models/Muse-Glimmer-30B", 27_854_780_928, 52 * 2 * 2 * 128 * 2, 0),
+        # Four KV heads in every layer, as vLLM holds them: 63,963,136 more than are stored.
+        ("Deci/DeciLM-7B", 7_043_551_232 + 63_963_136, 32 * 2 * 4 * 128 * 2, 0),
         # Latent: 512 + 64 numbers per layer.
         ("deepseek-ai/DeepSeek-V3", 671_026_419_200, 61 * 576 * 2, 0),
         # With an index: 128 bytes and a scale of four per layer that has one.
@@ -94,6 +100,12 @@ COARSE = 128 * 2 * 512 * 4
             23 * MAMBA_NANO,
         ),
         (
+            "nvidia/NVIDIA-Nemotron-3-Nano-4B-BF16",
+            3_973_556_832,
+            4 * 2 * 8 * 128 * 2,
+            21 * MAMBA_4B,
+        ),
+        (
             "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8",
             120_668_687_360 + 20_480,
             8 * 2 * 2 * 128 * 1,
@@ -123,6 +135,8 @@ COARSE = 128 * 2 * 512 * 4
             (25 * 8 * 256 + 5 * 2 * 512) * 2 * 2,
             0,
         ),
+        # The last 18 of 42 layers have no keys and values of their own.
+        ("google/gemma-4-E4B-it", 7_463_013_376, (20 * 2 * 256 + 4 * 2 * 512) * 2 * 2, 0),
         ("google/gemma-4-31B-it", 30_697_345_280, (50 * 16 * 256 + 10 * 4 * 512) * 2 * 2, 0),
         # Six layers with keys and values; ten keep two inputs of a convolution.
         ("LiquidAI/LFM2-1.2B", 1_170_340_608, 6 * 2 * 8 * 64 * 2, 10 * 2_048 * 2 * 2),
@@ -172,12 +186,16 @@ def test_active_parameters_are_what_the_publisher_calls_active(model, billions, 
 @pytest.mark.parametrize(
     ("model", "checkpoint_bytes", "left_out_bytes"),
     [
-        # Size of the files on the hub, as users of them report it, and the part of it that
-        # an engine loads for speculation alone: one more layer.
+        # Size of the files on the hub, as users of them report it, and the part of it that is
+        # not the decoder: a layer for speculation alone, or towers for images and sound.
         ("moonshotai/Kimi-K3", 1.56e12, 0),
         ("deepseek-ai/DeepSeek-V4-Flash", 160e9, 3.6e9),
         ("deepseek-ai/DeepSeek-V4-Pro", 865e9, 13.9e9),
         ("openai/gpt-oss-120b", 65.2e9, 0),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-4B-FP8", 5.3e9, 0.02e9),
+        # Omni's towers: what its files in 16 bits, 66.03e9, have beyond the decoder.
+        ("nvidia/Nemotron-3-Nano-Omni-30B-A3B-Reasoning-FP8", 35.2e9, 2.87e9),
+        ("nvidia/Nemotron-3-Nano-Omni-30B-A3B-Reasoning-NVFP4", 22_409_034_192, 2.87e9),
     ],
 )
 def test_mixed_checkpoints_weigh_what_their_files_weigh(model, checkpoint_bytes, left_out_bytes):

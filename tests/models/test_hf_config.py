@@ -317,6 +317,25 @@ def test_three_of_four_layers_have_windows_in_cohere2_olmo3_and_exaone4():
         assert [(each.count, each.mixer.window) for each in shape.layers] == [(3, 128), (1, None)]
 
 
+def test_columns_of_muse_glimmers_output_are_gated_and_every_fourth_layer_sees_all():
+    shape = parse(model_type="muse_glimmer_text", head_dim=16, sliding_window=32)
+    assert [(each.count, each.mixer.window) for each in shape.layers] == [(3, 32), (1, None)]
+    mixers = [each.mixer for each in shape.layers]
+    assert all(mixer.gate_columns == 8 * 16 and not mixer.qk_norm for mixer in mixers)
+
+
+def test_decilms_layers_have_the_kv_heads_of_the_widest():
+    def deci(listed):
+        shape = parse(model_type="deci", num_key_value_heads_per_layer=listed)
+        return [(each.count, each.mixer.kv_heads) for each in shape.layers]
+
+    assert deci([2, 4, 1, 1]) == [(4, 4)]
+    with pytest.raises(InputError, match="num_key_value_heads_per_layer"):
+        deci([2, "four", 1, 1])
+    with pytest.raises(InputError, match="no multiple"):
+        deci([2, 3, 1, 1])
+
+
 def test_an_embedding_narrower_than_the_layers_is_refused():
     opt = {**SMALL, "model_type": "opt", "ffn_dim": 512, "word_embed_proj_dim": 128}
     with pytest.raises(InputError, match="embedding narrower than its layers"):

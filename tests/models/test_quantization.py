@@ -203,6 +203,19 @@ def test_a_mixed_list_becomes_the_most_frequent_scheme_of_each_part():
     assert storage.scheme(3, ["mlp.down_proj"]) == "none"
 
 
+def test_patterns_of_a_mixed_list_cover_the_modules_that_it_does_not_name():
+    listed = {
+        "*.mixer.experts": "NVFP4",
+        "re:.*layers.(0|2).mixer.in_proj": "FP8",
+        "backbone.layers.1.mixer.experts.0.down_proj": "FP8",
+    }
+    storage = CheckpointStorage(modelopt_mixed(**listed))
+    experts, inputs = ["mixer.experts.0.down_proj"], ["mixer.in_proj", "mixer.q_proj"]
+    assert [storage.scheme(layer, experts) for layer in (0, 1)] == ["nvfp4", "fp8"]
+    assert [storage.scheme(layer, inputs) for layer in (0, 1, 2)] == ["fp8", "none", "fp8"]
+    assert storage.scheme(0, ["mixer.shared_experts.down_proj"]) == "none"
+
+
 @pytest.mark.parametrize(
     ("pattern", "layer", "module", "left_out"),
     [

@@ -25,6 +25,10 @@ SIBLINGS = {
     "unsloth/gemma-3-12b-it": ("gemma-3-12b-it", "none"),
     "unsloth/gpt-oss-20b-BF16": ("gpt-oss-20b", "none"),
     "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8": ("NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "fp8"),
+    "nvidia/Nemotron-3-Nano-Omni-30B-A3B-Reasoning-FP8": (
+        "Nemotron-3-Nano-Omni-30B-A3B-Reasoning-BF16",
+        "fp8",
+    ),
     "RedHatAI/Qwen3-32B-quantized.w4a16": ("Qwen3-32B", "int4"),
     "cyankiwi/Qwen3-30B-A3B-Instruct-2507-AWQ-4bit": ("Qwen3-30B-A3B-Instruct-2507", "int4_g32"),
     "RedHatAI/Mistral-7B-Instruct-v0.3-GPTQ-4bit": ("Mistral-7B-v0.3", "int4_g128"),

@@ -524,6 +524,26 @@ def _mpt(keys: Keys, _layer: int) -> Mixer:
     return Attention(heads=heads, kv_heads=kv_heads, head_dim=_head_dim(keys, heads))
 
 
+def _deci(keys: Keys, _layer: int) -> Mixer:
+    """DeciLM's attention with the KV heads of its widest layer, as vLLM holds it in all layers."""
+    key, heads = "num_key_value_heads_per_layer", keys.positive("num_attention_heads")
+    listed = [Keys({key: each}, keys.name).positive(key) for each in keys.members(key)]
+    most = Keys({key: max(listed, default=heads)}, keys.name)
+    return hybrids.grouped_attention(most, heads, key, head_dim=_head_dim(keys, heads))
+
+
+def _muse_glimmer(keys: Keys, layer: int) -> Mixer:
+    """Muse Glimmer's attention: a gate for each column of its output, QK norm without weights."""
+    heads, head_dim = keys.positive("num_attention_heads"), keys.positive("head_dim")
+    return hybrids.grouped_attention(
+        keys,
+        heads,
+        head_dim=head_dim,
+        window=_useful_window(keys, _window_by_type(keys, layer)),
+        gate_columns=heads * head_dim,
+    )
+
+
 def _mpt_feed_forward(keys: Keys, _layer: int) -> FeedForward:
     inner = keys.positive("expansion_ratio") * keys.positive("hidden_size")
     return DenseFeedForward(inner=inner, gated=False)
@@ -585,6 +605,13 @@ _PLAIN = Family(
     always_biased=True,
     norms=4,
     extra_parameters=_last_norms_bias,
+)
+_GPTJ = _PLAIN._replace(
+    always_biased=False,
+    norms=2,  # one norm with a bias, before both parts
+    parallel=lambda _keys: True,
+    extra_parameters=_head_bias,
+    renamed=_GPT2_KEYS,
 )
 _QWEN2 = Family(
     _dense, _window_after, {"max_position_embeddings": 32768}, bias="qkv", always_biased=True
@@ -704,6 +731,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             extra_parameters=_last_norms_bias,
             parallel=_falcon_parallel,
         ),
+        "aquila": _LLAMA,
+        "deci": _LLAMA._replace(mixer=_deci),
         "smollm3": _LLAMA._replace(tied=True),
         "mistral": Family(
             _dense,
@@ -724,6 +753,18 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "mimo": _QWEN2._replace(always_biased=False),
         "gemma2": _GEMMA2,
         "gemma3_text": _GEMMA3,
+        "muse_glimmer_text": Family(
+            _dense,
+            _no_window,
+            {
+                "head_dim": 128,
+                "sliding_window": 2048,
+                "sliding_window_pattern": 4,
+                "max_position_embeddings": 131072,
+            },
+            mixer=_muse_glimmer,
+            norms=4,
+        ),
         "glm4": _LLAMA._replace(bias="qkv", norms=4),
         "glm4_moe": Family(
             _deepseek,
@@ -936,13 +977,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
                 "seq_length": "max_position_embeddings",
             },
         ),
-        "gptj": _PLAIN._replace(
-            always_biased=False,
-            norms=2,  # one norm with a bias, before both parts
-            parallel=lambda _keys: True,
-            extra_parameters=_head_bias,
-            renamed=_GPT2_KEYS,
-        ),
+        "gptj": _GPTJ,
+        "codegen": _GPTJ,
         "mpt": Family(
             _mpt_feed_forward,
             _no_window,

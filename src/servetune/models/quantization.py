@@ -30,6 +30,7 @@ Layouts: OCP Microscaling 1.0 (mxfp4, 2023), NVIDIA's NVFP4 description (2025), 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -245,6 +246,7 @@ class CheckpointStorage:
         config = _flat(quantization_config or {})
         self._mixed = _is_mixed(config)
         self._listed: dict[str, str] = {}
+        self._patterns: dict[str, str] = {}
         self._by_layer: dict[int, list[str]] = {}
         self._everywhere: list[str] = []
         if not config:
@@ -255,6 +257,11 @@ class CheckpointStorage:
                 _tail(name): how
                 for name, how in _listed_schemes(config).items()
                 if not _NOT_DECODER.search(name)
+            }
+            self._patterns = {
+                name: how
+                for name, how in self._listed.items()
+                if name.startswith("re:") or "*" in name
             }
         else:
             self._scheme = _scheme(config)
@@ -276,13 +283,19 @@ class CheckpointStorage:
         Args:
             layer: Index of the layer.
             modules: Module names of the part's largest matrices (`self_attn.o_proj`); the
-                first one listed in the checkpoint decides.
+                first one listed in the checkpoint decides, or else the first that a listed
+                pattern covers.
         """
         names = [f"layers.{layer}.{module}" for module in modules]
         if self._mixed:
-            return next(
-                (self._listed[name] for name in names if name in self._listed), self._scheme
+            listed = (self._listed[name] for name in names if name in self._listed)
+            covered = (
+                how
+                for name in names
+                for pattern, how in self._patterns.items()
+                if _matches(pattern, name)
             )
+            return next(itertools.chain(listed, covered), self._scheme)
         patterns = [*self._everywhere, *self._by_layer.get(layer, ())]
         left_out = any(_matches(pattern, name) for pattern in patterns for name in names)
         return "none" if left_out else self._scheme

@@ -185,10 +185,11 @@ def quantized_checkpoints() -> Mapping[str, QuantizedCheckpoint]:
     found = {}
     for group in table["published"]:
         for model in group["models"]:
+            base = f"{group['base']}/{model}{group.get('base_suffix', '')}"
             name = f"{group['publisher']}/{model}{group['suffix']}"
             found[name] = QuantizedCheckpoint(
                 name=name,
-                base=bases[f"{group['base']}/{model}".lower()],
+                base=bases[base.lower()],
                 quantization_config=table["formats"][group["format"]],
             )
     return MappingProxyType(found)
