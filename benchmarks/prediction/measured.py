@@ -54,6 +54,7 @@ _REQUESTS = re.compile(
     r"(\d+) prompts,|prompts (\d+)|(\d+) Poisson arrivals|(\d+) fixed-length requests"
     r"|llmperf (\d+) requests"
 )
+_BURSTINESS = re.compile(r"burstiness ([\d.]+)")
 _MAX_CONCURRENCY = re.compile(r"max_concurrency (\d+)")
 #: Layouts of Argonne's runs on several devices, as the ends of notes name them -> columns.
 _LAYOUTS: Mapping[str, tuple[tuple[str, str], ...]] = {
@@ -79,6 +80,14 @@ _TWICE_THE_TOKENS = 1.5
 #: Share of memory by which the cache holds 91,680 tokens, the longest sequence that dstack's server
 #: with eight H100 took (`nvidia/8xh100` of its benchmarks).
 _DSTACK_SHARE = 0.825
+#: Tokens of a prompt that spark's servers counted, over those that its client in bursts,
+#: llama-benchy, asked for: it counts by GPT-2's tokenizer. Tokens per second times seconds of
+#: prompts from 4,096 tokens on in three of its tables (Gemma 4 26B, Qwen3.8-27B, Nemotron 3 Omni)
+#: are 0.896 to 0.919 of them.
+_SPARK_COUNTED = 0.905
+#: Share of the mean by which spark's random lengths lie below and above it in open loops
+#: (`randomRangeRatio` of its benchmark-suite.json, `--random-range-ratio` of `vllm bench serve`).
+_SPARK_RANGE = 0.9
 #: Length of runs whose notes give none: AccelMark's sustained ones, LLM-Pilot's.
 _RUN_S = {"accelmark": 900.0, "llmpilot": 120.0}
 
@@ -383,15 +392,31 @@ def stated(row: Mapping[str, str]) -> dict[str, str]:
         found["requests"] = next(filter(None, said.groups()))
     elif rate and found.get("source") in _RUN_S and "interactive" not in notes:
         found["requests"] = str(max(1, round(_RUN_S[found["source"]] * float(rate))))
+    if said := _BURSTINESS.search(notes):
+        found["burstiness"] = said[1]
     if said := _MAX_CONCURRENCY.search(notes):
         found["max_concurrency"] = said[1]
     for end, columns in _LAYOUTS.items():
         if notes.endswith(end):
             found |= {column: found.get(value, value) for column, value in columns}
-    if found.get("source") == "spark" and found["precision_weights"] == "bf16":
-        found["precision_weights"] = ""  # the name of its profile; what is published ran
+    if found.get("source") == "spark":
+        found |= _stated_by_spark(found)
     if "checkpoint by amd" in notes:  # which is fp8 throughout, unlike Meta's
         found["model"] = found["model"].removesuffix("-FP8")
+    return found
+
+
+def _stated_by_spark(row: Mapping[str, str]) -> dict[str, str]:
+    """Columns that spark's own repository (`dgx-spark-benchmarks`) states otherwise, or besides."""
+    found = {}
+    if row["precision_weights"] == "bf16":
+        found["precision_weights"] = ""  # the name of its profile; what is published ran
+    if "llama-benchy" in row["notes"]:
+        found["isl"] = str(round(_SPARK_COUNTED * float(row["isl"])))
+    elif "sharegpt" not in row["notes"]:
+        for name in ("isl", "osl"):
+            found[name] = str(round((1 + _SPARK_RANGE) * float(row[name])))
+        found["range_ratio"] = str((1 - _SPARK_RANGE) / (1 + _SPARK_RANGE))
     return found
 
 
@@ -407,7 +432,30 @@ def _times(row: Mapping[str, str], run: PlannedRun) -> dict[str, float]:
         tokens = length_moments(run.lengths).output_tokens
         found["e2e_ms"] = tokens * found["tpot_ms"]
         found["tpot_ms"] = (found["e2e_ms"] - found["ttft_ms"]) / (tokens - 1)
+    if "llama-benchy" in row.get("notes", "") and run.concurrency > 1:
+        spread_ms = 2 * found["ttft_ms"] * (run.concurrency - 1) / (run.concurrency + 1)
+        answer = length_moments(run.lengths).output_tokens - 1
+        found["tpot_ms"] = _mean_gap(found["tpot_ms"], spread_ms / answer, run.concurrency)
     return found
+
+
+def _mean_gap(harmonic: float, spread: float, count: int) -> float:
+    """Mean of gaps between tokens out of their harmonic mean, in the same unit.
+
+    llama-benchy averages the tokens per second of each request. Of requests that begin together and
+    whose prompts are computed one after another the first waits longest between its tokens: gaps
+    fall evenly from the first to the last by `spread`, the time between their first tokens over the
+    tokens of an answer.
+    """
+    places = spread * (0.5 - np.arange(count) / (count - 1))
+    low, high = max(harmonic, spread / 2), harmonic + spread
+    for _ in range(50):
+        middle = (low + high) / 2
+        if count / np.sum(1 / (middle + places)) < harmonic:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 def _time(row: Mapping[str, str], name: str) -> float:

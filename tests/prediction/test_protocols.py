@@ -18,7 +18,7 @@ from servetune.perf.sim import simulate
 from servetune.plan import Plan
 from servetune.prediction.rows import run_of
 from servetune.workload import LengthLaws, Workload
-from servetune.workload.arrivals import Poisson
+from servetune.workload.arrivals import Gamma, Poisson
 from servetune.workload.laws import Always, LogNormal
 from servetune.workload.lengths import Lengths
 
@@ -155,6 +155,23 @@ def test_prompts_of_an_open_loop_lengthen_the_gaps_of_those_that_decode(
     found, simulated = open_loop(engine, prompt, answer, rate)
     assert found.tpot_ms == pytest.approx(simulated.tpot_ms, rel=0.15)
     assert found.e2e_ms == pytest.approx(simulated.e2e_ms, rel=0.15)
+
+
+@pytest.mark.parametrize("burstiness", [0.4, 3.0])
+def test_requests_in_bursts_meet_more_than_those_who_come_by_chance(burstiness: float) -> None:
+    """Of what they are off those who come by chance, the formula has more than a third."""
+    lengths, rate = LengthLaws.ranged(2048, 128, 0.2), 8.0
+    plan, arrivals = Plan(model=MODEL), Gamma(rate, burstiness)
+    loads = [
+        Workload.of(lengths, request_count=400, arrivals=arrivals, seed=seed) for seed in (1, 2, 3)
+    ]
+    simulated = in_virtual_time(plan, loads)
+    asked = {"isl": 2048, "osl": 128, "range_ratio": 0.2, "rate": rate, "requests": 400}
+    chance, found = priced("open", **asked), priced("open", **asked, burstiness=burstiness)
+    for time in ("ttft_ms", "tpot_ms", "e2e_ms"):
+        so, formula, by_chance = (getattr(one, time) for one in (simulated, found, chance))
+        assert abs(formula - so) < 0.6 * abs(by_chance - so), time
+    assert found.ttft_ms == pytest.approx(simulated.ttft_ms, rel=0.2)
 
 
 @pytest.mark.parametrize("version", ["0.13", "0.17"])

@@ -127,6 +127,7 @@ def run_of(
         request_count=_request_count(row, protocol, facts.concurrency),
         protocol=protocol or "closed",
         rate_per_s=_rate_per_s(row, protocol),
+        dispersion=1 / _number(row, "burstiness", default=1.0),
         warmed=protocol is not None or unstated.warmed,
         engine=facts.engine,
         engine_version=facts.version,

@@ -19,7 +19,7 @@ from servetune.store import Results
 from servetune.trials.record import trial_results
 from servetune.trials.simulated import simulated_results
 from servetune.trials.trial import StudyContext, Trial
-from servetune.workload import Workload
+from servetune.workload import Constant, Gamma, Workload
 
 #: Trials that are simulated beforehand, and the share of them that lead by formula.
 _SIMULATED, _LEADING = 128, 0.5
@@ -115,6 +115,7 @@ def _runs(trials: Sequence[Trial], study: StudyContext) -> list[PlannedRun]:
                 request_count=workload.request_count,
                 protocol="closed" if workload.closed_loop else "open",
                 rate_per_s=rates.get(id(workload), 0.0),
+                dispersion=_dispersion(workload),
                 capped=not workload.closed_loop and workload.concurrency is not None,
                 warmed=workload.warmup_count > 0,
             )
@@ -126,6 +127,12 @@ def _rate_per_s(workload: Workload) -> float:
     requests = workload.requests()
     lasted_s = requests[-1].due_s - requests[0].due_s
     return (len(requests) - 1) / lasted_s if lasted_s > 0 else float(len(requests))
+
+
+def _dispersion(workload: Workload) -> float:
+    """Dispersion of independent gaps; others are taken as if requests came by chance."""
+    arrivals = workload.arrivals
+    return arrivals.dispersion if isinstance(arrivals, Constant | Gamma) else 1.0
 
 
 def _by_formula(runs: Sequence[PlannedRun]) -> list[RunPoint | None]:

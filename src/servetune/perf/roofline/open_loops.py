@@ -24,6 +24,9 @@ _SATURATED = 0.98
 _NEAR = 1e-6
 #: Power of the number inside at most by which those inside slow each other down.
 _MOST_GROWTH = 0.95
+#: Clumped requests come within the time of 1 / `_SOON` others, and `_LATER` of a prompt's time is
+#: left of theirs to who comes while it is computed: of gamma laws of a shape around 0.7.
+_SOON, _LATER = 3.0, 0.7
 #: Share of places that is still free when an open loop counts as settled.
 _LATE = 0.02
 
@@ -157,26 +160,37 @@ def _at_a_rate(runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Ar
     # The engine is idle as often as nobody is inside, of those who come by chance.
     working = -np.expm1(-running * (1 + own_s / (runs.steps * plain_s)))
     missed_s = working * runs.admission_delay_steps * step_s
-    first_s = runs.request_s(laws) + working * seen_s / 2 + missed_s + own_s
+    near_s = _clumped(runs, rate * own_s) * _LATER * own_s
+    first_s = runs.request_s(laws) + working * seen_s / 2 + near_s + missed_s + own_s
     busy = rate * runs.mixed_s(laws, full, beside) / full
     # Beyond the step in progress, which has the residual of what is in service.
     spread = (2 * runs.pairs / runs.inputs - 1) / runs.inputs  # 1 + cv^2 of prompts
+    spread = np.maximum(0.0, spread + 2 * runs.clumped)  # Kingman's formula
     chance = spread * np.minimum(1.0, busy) ** (np.sqrt(2 * (full + 1)) - 1)
     queue_s = _queue_s(runs.requests, busy, rate, chance)
     # Those who come behind are met, and as many as decode, by Little's law; not in the last step.
     behind = rate * (own_s + missed_s + queue_s)
     last = np.where(apart, np.minimum(rate * plain_s, running / runs.steps), running / runs.steps)
     others = np.minimum(most, places - 1)
-    met = np.maximum(FEWEST, np.minimum(behind + running - last, others))
+    clumped = _clumped(runs, rate * (first_s + queue_s + runs.steps * plain_s))
+    met = np.maximum(FEWEST, np.minimum(behind + running + clumped - last, others))
     parts = np.where(apart, 0.0, np.maximum(1.0, group / fit))  # steps in which all decode
     each_s = (group_s - parts * plain_s) / group
     # A token has more beside it than decode on average, as their number varies.
-    varied = 1 / (1 - np.minimum(_MOST_GROWTH, rate * each_s))
+    varied = (1 + clumped) / (1 - np.minimum(_MOST_GROWTH, rate * each_s))
     plain_s = runs.decode_s(laws, np.clip(running + varied, 1.0, np.maximum(1.0, most)))
     tau_s = plain_s + met / runs.steps * each_s
     full_s = np.maximum(plain_s, runs.mixed_s(laws, full, beside) * np.minimum(1.0, fit))
     tau_s = np.where(apart, tau_s, np.minimum(tau_s, full_s))
     return _Times(first_s, own_s, queue_s, tau_s)
+
+
+def _clumped(runs: Runs, coming: Array) -> Array:
+    """Requests that come before one, or after it, within the time of so many, beyond these.
+
+    As many as `Runs.clumped` in a long time; most of them come soon.
+    """
+    return np.asarray(runs.clumped * -np.expm1(-_SOON * coming))
 
 
 def _gathered(runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Array) -> _Times:

@@ -47,6 +47,8 @@ class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
             steps: it polls for requests every so many steps, or gathers several prompts.
         protocol: Way in which its requests come.
         rate_per_s: Requests per second of an open loop.
+        dispersion: Variance over mean of the number that come in a long time: 1 by chance, more in
+            bursts (`workload.arrivals`). Engines that gather prompts are computed as if by chance.
         capped: Whether no more than `concurrency` of an open loop are in flight: the client holds
             the others back and starts their clocks when it sends them.
         warmed: Whether requests were sent before it, so that its first do not wait for kernels to
@@ -64,6 +66,7 @@ class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
     admission_delay_steps: float = 0.0
     protocol: Protocol = "closed"
     rate_per_s: float = 0.0
+    dispersion: float = 1.0
     capped: bool = False
     warmed: bool = False
 
@@ -186,6 +189,7 @@ def run_formulas(runs: Sequence[PlannedRun]) -> tuple[RunFormulas, list[str | No
         [run.request_count for run in runs],
         protocols=[run.protocol for run in runs],
         rates_per_s=[run.rate_per_s for run in runs],
+        dispersions=[run.dispersion for run in runs],
         capped=[run.capped for run in runs],
         warmed=[run.warmed for run in runs],
         admission_delay_steps=[

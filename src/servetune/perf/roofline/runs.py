@@ -70,6 +70,8 @@ class Runs:
         spread: Standard deviation of decode steps.
         varied: Its square over that of the mean, at most that of an exponential law.
         equal: Whether all answers take equally many steps: users then stay in step.
+        clumped: Requests that come around one of an open loop, before it or after it, beyond those
+            who come by chance.
         group: Prompts of the mean length that one step takes whole, one at least.
         whole_prompts: Prompts that one step takes on average if it takes none in part.
 
@@ -83,6 +85,7 @@ class Runs:
         request_count: Requests of the run, all copies together, per run.
         protocols: How requests arrive, per run; closed loops if omitted.
         rates_per_s: Requests per second of open loops, all copies together, per run.
+        dispersions: `PlannedRun.dispersion`, per run; 1 if omitted.
         capped: Whether an open loop has no more than `concurrency` in flight, per run.
         warmed: Whether requests were sent before the run, per run; none if omitted.
         admission_delay_steps: `PlannedRun.admission_delay_steps`, per run; none where not given.
@@ -99,6 +102,7 @@ class Runs:
         *,
         protocols: Sequence[Protocol] | None = None,
         rates_per_s: Sequence[float] | None = None,
+        dispersions: Sequence[float] | None = None,
         capped: Sequence[bool] | None = None,
         warmed: Sequence[bool] | None = None,
         admission_delay_steps: Sequence[float] | None = None,
@@ -124,6 +128,8 @@ class Runs:
         self.stages = stages
         self.copies = stages * [plan.replicas * plan.data_parallel for plan in plans]
         self.rate_per_s = np.asarray(rates_per_s or np.zeros(len(plans)), float) / self.copies
+        dispersion = np.asarray(dispersions or np.ones(len(plans)), float)
+        self.clumped = (dispersion - 1) / 2 / self.copies
         count = np.asarray(request_count, float)
         closed = np.array([kind == "closed" for kind in kinds])
         self.concurrency = np.asarray(concurrency, float)
