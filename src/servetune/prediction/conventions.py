@@ -43,6 +43,8 @@ class UnstatedSettings(msgspec.Struct, frozen=True, kw_only=True):
         draft_tokens: Tokens drafted per step (speculative decoding).
         draft_acceptance_fraction: Share of drafted tokens that is accepted.
         max_num_batched_tokens: Token budget of one step.
+        max_num_seqs: Places of a copy; as many as its users where the row has some.
+        enforce_eager: Whether steps run without captured graphs.
         kv_cache_dtype: Type of keys and values where the row states none.
         admission_delay_steps: Mean delay before a waiting prompt is admitted, in decode steps.
         divided_attention: Whether every device attends to its own users (data-parallel
@@ -54,6 +56,8 @@ class UnstatedSettings(msgspec.Struct, frozen=True, kw_only=True):
     draft_tokens: int | None = None
     draft_acceptance_fraction: float | None = None
     max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
+    enforce_eager: bool | None = None
     gpu_memory_fraction: float | None = None
     kv_cache_dtype: str | None = None
     admission_delay_steps: float = 0.0

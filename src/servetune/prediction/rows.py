@@ -101,7 +101,8 @@ def run_of(
         expert_parallel=spread,
         max_num_batched_tokens=unstated.max_num_batched_tokens,
         gpu_memory_fraction=unstated.gpu_memory_fraction,
-        max_num_seqs=places,
+        max_num_seqs=unstated.max_num_seqs or places,
+        enforce_eager=unstated.enforce_eager,
         max_model_len=moments.longest_tokens,
         kv_cache_dtype=(
             row.get("precision_kv", "").strip()
