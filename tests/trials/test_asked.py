@@ -20,15 +20,14 @@ STUDY = StudyContext(
     shape=load_shape(MODEL, catalogue_first=True),
     node=node(gpu="L4", count=2),
 )
-GROUPS = list(
-    trials_of(
-        Space(
-            server=parse_settings("tensor_parallel_size=[1,2]", types={}),
-            client=parse_settings("max_concurrency=[1,2,3];num_prompts=4", types={}),
-        ),
-        STUDY,
-    )
-)
+
+
+def groups_of(client):
+    server = parse_settings("tensor_parallel_size=[1,2]", types={})
+    return list(trials_of(Space(server=server, client=parse_settings(client, types={})), STUDY))
+
+
+GROUPS = groups_of("max_concurrency=[1,2,3];num_prompts=4")
 ALL = [trial for group in GROUPS for trial in group]
 
 
@@ -42,8 +41,8 @@ def record(trial, rate=10.0, failure=None, **fields):
 PUT_OFF = Failure(kind="budget", reason="the budget of 1 h is used up")
 
 
-def asked(unable=frozenset(), **policy):
-    return AskedTrials(GROUPS, unable, STUDY, ExecutionPolicy(**policy))
+def asked(unable=frozenset(), groups=GROUPS, **policy):
+    return AskedTrials(groups, unable, STUDY, ExecutionPolicy(**policy))
 
 
 def run(trials, failure=None):
@@ -143,8 +142,10 @@ def test_an_interrupted_study_is_told_in_the_order_in_which_its_trials_ended(ret
 def test_starts_are_learnt_from_records_and_a_continued_search_learns_the_same():
     """One server measured all its trials where starts take long, several where they take none."""
 
+    groups = groups_of("max_concurrency=[1,4,16];num_prompts=40")
+
     def servers(ready_s, told=()):
-        trials = asked(strategy="guided", confidence=0.999, margin=0.001)
+        trials = asked(groups=groups, strategy="guided", confidence=0.999, margin=0.001)
         for each in told:
             trials.tell(each)
         made = list(told)
@@ -154,7 +155,8 @@ def test_starts_are_learnt_from_records_and_a_continued_search_learns_the_same()
             trials.tell(made[-1])
         return made
 
-    assert made_on(servers(0.01)) != made_on(servers(5e4))
+    assert made_on(servers(0.01)) == [2, 1] * 3
+    assert made_on(servers(5e4)) == [2, 2, 1, 1, 1, 2]
     whole = servers(5e4)
     assert [each.key for each in servers(5e4, told=whole[:2])] == [each.key for each in whole]
 
