@@ -89,7 +89,7 @@ def test_failures_are_allowed_where_that_is_said(sweep, more):
 
 
 def test_a_plain_recommendation_of_a_journal_leaves_such_trials_out(sweep):
-    swept(sweep, [8, 16, 32, 128], code=0)
+    swept(sweep, [8, 32], code=0)
     pick = api.recommend(sweep.folder / "q.jsonl")
     assert pick.feasible
-    assert pick.record.config.server_args["max_num_seqs"] in (8, 16)
+    assert pick.record.config.server_args["max_num_seqs"] == 8

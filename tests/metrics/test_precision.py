@@ -3,7 +3,6 @@ import math
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from scipy.signal import lfilter
 
 from servetune.errors import GrammarError, UnknownName
 from servetune.metrics import PrecisionTarget, Record
@@ -95,8 +94,11 @@ def test_a_percentile_that_so_few_cannot_tell_is_not_met():
     assert not progress.met
 
 
+@pytest.mark.slow
 def test_the_interval_at_the_stop_holds_the_truth_although_it_was_looked_at_often():
     """150 runs, neighbours correlated: nominal 95 %, at least 88 % (two standard errors off 92)."""
+    from scipy.signal import lfilter  # a second of every test process
+
     rng = np.random.default_rng(2)
     until = PrecisionTarget.parse("ttft:mean±5%")
     truth, held = math.exp(0.4**2 / 2), 0

@@ -40,7 +40,8 @@ def load(shared: int | None, count: int, users: int) -> Workload:
         ("H100", 1000, 8, 16),  # 62 whole blocks of 16, and 8 tokens that are computed
         pytest.param("H100", None, 60, 16, marks=pytest.mark.slow),
         pytest.param("H100", None, 60, 64, marks=pytest.mark.slow),
-        ("L40S", 1792, 40, 16),  # the cache has not room for all prefixes and answers
+        # The cache has not room for all prefixes and answers.
+        pytest.param("L40S", 1792, 40, 16, marks=pytest.mark.slow),
         pytest.param("L40S", None, 100, 16, marks=pytest.mark.slow),
     ],
 )
