@@ -426,6 +426,11 @@ def test_users_in_step_are_not_served_more_prompts_than_steps_compute(
         ({"isl": "-1"}, InputError, "isl must be a number"),
         ({"range_ratio": "x"}, InputError, "range_ratio must be a number"),
         ({"protocol": "open"}, InputError, "rate must be a number"),
+        (
+            {"protocol": "open", "rate": "2", "burstiness": "0"},
+            InputError,
+            "burstiness must be a number up to 10,000,000 above zero",
+        ),
         ({"replicas": "1.5"}, InputError, "replicas must be a whole number"),
     ],
 )

@@ -142,6 +142,11 @@ def test_rows_priced_together_are_priced_as_each_alone():
         ({"engine": "trtllm", "gpu": "MI300X"}, "trtllm does not run on devices of AMD"),
         ({"protocol": "static", "requests": "99"}, "requests 99 is not read: all 4 of a static"),
         ({"engine": "mlc_llm"}, "no run of mlc-llm was measured"),
+        ({"burstiness": "0.5"}, "burstiness is not read: requests of a closed run"),
+        (
+            {"protocol": "open", "rate": "1", "burstiness": "0.5", "engine": "tgi"},
+            "burstiness is not read: an engine that gathers",
+        ),
     ],
 )
 def test_what_a_row_is_taken_for_is_said(columns, words):

@@ -45,12 +45,7 @@ def _assumptions(row: Mapping[str, str], run: PlannedRun, source: str) -> Iterat
     version = row.get("engine_version", "").strip()
     if version and not any(character.isdigit() for character in version):
         yield f"release {version} has no number: taken as the newest that is described"
-    requests = row.get("requests", "").strip()
-    if run.protocol in ("static", "burst") and requests and float(requests) != run.request_count:
-        yield (
-            f"requests {requests} is not read: all {run.request_count} of a {run.protocol} "
-            f"{'batch' if run.protocol == 'static' else 'run'} come at once"
-        )
+    yield from _unread(row, run)
     divided = plan.data_parallel > 1 and row.get("dp", "").strip() in ("", "1", "1.0")
     if divided:
         yield f"attention divided by users over {plan.data_parallel} devices, {source}"
@@ -78,3 +73,17 @@ def _assumptions(row: Mapping[str, str], run: PlannedRun, source: str) -> Iterat
         )
     elif mode not in _AGGREGATED:
         yield f"mode {mode} is not known: priced as one kind of server"
+
+
+def _unread(row: Mapping[str, str], run: PlannedRun) -> Iterator[str]:
+    """Columns that say how requests come and that are not read."""
+    requests = row.get("requests", "").strip()
+    if run.protocol in ("static", "burst") and requests and float(requests) != run.request_count:
+        yield (
+            f"requests {requests} is not read: all {run.request_count} of a {run.protocol} "
+            f"{'batch' if run.protocol == 'static' else 'run'} come at once"
+        )
+    if run.dispersion != 1.0 and run.protocol != "open":
+        yield f"burstiness is not read: requests of a {run.protocol} run do not come at a rate"
+    elif run.dispersion != 1.0 and run.coefficients.scheduling.admission_steps:
+        yield "burstiness is not read: an engine that gathers prompts is computed as if by chance"
