@@ -60,6 +60,19 @@ def test_a_burst_has_times_of_each_request() -> None:
     assert found.e2e_ms == pytest.approx(found.ttft_ms + 255 * found.tpot_ms)
 
 
+@pytest.mark.parametrize(("prompt", "answer", "users"), [(16384, 32, 32), (16384, 256, 16)])
+def test_answers_ride_on_the_parts_of_long_prompts(prompt: int, answer: int, users: int) -> None:
+    """An answer of few tokens has ended before many such prompts: gaps were four times too long."""
+    budget = 2048
+    plan = Plan(model=MODEL, max_num_seqs=users, max_num_batched_tokens=budget)
+    lengths = LengthLaws.fixed(prompt, answer)
+    load = Workload.of(lengths, request_count=users, concurrency=users)
+    simulated = in_virtual_time(plan, [load])
+    found = by_formula(plan, [load], protocol="burst", concurrency=users)
+    assert found.tpot_ms == pytest.approx(simulated.tpot_ms, rel=0.1)
+    assert found.ttft_ms == pytest.approx(simulated.ttft_ms, rel=0.15)
+
+
 @pytest.mark.parametrize("requests", [128, 640])
 def test_a_list_that_is_worked_off_keeps_the_places_filled(requests: int) -> None:
     plan = Plan(model=MODEL, max_num_seqs=64)

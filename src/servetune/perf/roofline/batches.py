@@ -45,15 +45,17 @@ def _batch(runs: Runs, laws: StepLaws, users: Array) -> tuple[Array, Array, Arra
     taken = np.clip(runs.budget / runs.inputs, 1.0, users)
     steps = users / taken
     apart = runs.apart(laws.c)
-    decoding = np.minimum(users / 2 * (1 - 1 / steps), taken * runs.steps)
+    # A prompt longer than the budget takes several steps, in each of which all others decode.
+    parts = np.where(apart, 1.0, np.maximum(1.0, runs.inputs / runs.budget))
+    decoding = np.minimum(users / 2 * (1 - 1 / steps), taken * runs.steps / parts)
     beside = np.where(apart, 0.0, decoding)
     prompts_s = runs.mixed_s(laws, taken, beside)
     plain_s = runs.decode_s(laws, users)
-    riding = np.minimum(runs.steps, (steps - 1) / 2)
-    mixing_s = np.where(apart, prompts_s, np.maximum(0.0, prompts_s - plain_s))
+    riding = np.minimum(runs.steps / parts, (steps - 1) / 2)
+    mixing_s = np.where(apart, prompts_s, np.maximum(0.0, prompts_s - parts * plain_s))
     tau_s = plain_s + riding * mixing_s / runs.steps
     ttft_s = runs.request_s(laws) + intake_s + prompts_s * (steps + 1) / 2
     # Steps of prompts beyond those in which the answers decode.
-    alone = np.where(apart, 0.0, np.maximum(0.0, steps - runs.answer_steps))
+    alone = np.where(apart, 0.0, np.maximum(0.0, steps - runs.answer_steps / parts))
     later_s = runs.answer_steps * plain_s + (steps - alone) * mixing_s + alone * prompts_s
     return ttft_s, steps * prompts_s, tau_s, later_s
