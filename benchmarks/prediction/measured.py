@@ -91,8 +91,8 @@ _RANGE = 0.9
 #: Mean prompt of AccelMark's suites where the table has the nominal one: that of other rows of the
 #: same prompts. Its longest, suite D, are equal within 0.1%.
 _ACCELMARK_PROMPTS = {"A": 256.3, "B": 256.3, "C": 281.7, "E": 247.2, "F": 103.7, "G": 306.3}
-#: Mean answer under SGLang, whose runner cuts streamed answers at 224 tokens
-#: (`inference_fn_streaming`) and not those of lists: that of its own rows of the same suite.
+#: Mean answer under SGLang, whose runner ends answers at 224 tokens where they are streamed
+#: (`inference_fn_streaming`) and not in offline runs: that of its own rows of the same suite.
 _ACCELMARK_SGLANG = {"A": "188.718", "D": "224", "F": "186.243"}
 #: Networks that LLM-Pilot's engine served without flash attention (`model_is_flash_attention` of
 #: its llm_features.csv): sequences are padded to the longest of their batch, which is not priced.
@@ -463,7 +463,7 @@ def _stated_by_accelmark(row: Mapping[str, str]) -> dict[str, str]:
     if suite == "D":
         found |= {"isl": str(round(prompt)), "osl": str(round(answer))}
         if "online" in row["notes"]:
-            found["requests"] = "100"  # served in 204 s at half a request a second, with 1/s in 161
+            found["requests"] = "100"  # its 204 s at half a request a second have no room for 200
     else:
         if prompt == int(prompt):
             prompt = _ACCELMARK_PROMPTS.get(suite, prompt)
@@ -501,7 +501,8 @@ def _times(row: Mapping[str, str], run: PlannedRun) -> dict[str, float]:
         tokens = length_moments(run.lengths).output_tokens
         found["e2e_ms"] = tokens * found["tpot_ms"]
         found["tpot_ms"] = (found["e2e_ms"] - found["ttft_ms"]) / (tokens - 1)
-    if "llama-benchy" in row.get("notes", "") and run.concurrency > 1:
+    timed = found["ttft_ms"] > 0 and run.concurrency > 1
+    if "llama-benchy" in row.get("notes", "") and timed:
         spread_ms = 2 * found["ttft_ms"] * (run.concurrency - 1) / (run.concurrency + 1)
         answer = length_moments(run.lengths).output_tokens - 1
         found["tpot_ms"] = _mean_gap(found["tpot_ms"], spread_ms / answer, run.concurrency)
@@ -539,4 +540,7 @@ def relative_errors(predicted: np.ndarray, measured: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _longest(law: Law) -> int:
+    """Nominal length of a law: the longest of a narrow range, the mean of one around it."""
+    if isinstance(law, Uniform) and law.least < law.most / 2:
+        return round((law.least + law.most) / 2)
     return law.most if isinstance(law, Uniform) else int(law.draw(1, np.random.default_rng(1))[0])

@@ -334,6 +334,10 @@ def test_decilms_layers_have_the_kv_heads_of_the_widest():
         deci([2, "four", 1, 1])
     with pytest.raises(InputError, match="no multiple"):
         deci([2, 3, 1, 1])
+    with pytest.raises(InputError, match="must list every layer"):
+        deci([2, 4, 1])
+    plain = parse(model_type="deci", num_key_value_heads=2)
+    assert [each.mixer.kv_heads for each in plain.layers] == [2]
 
 
 def test_an_embedding_narrower_than_the_layers_is_refused():

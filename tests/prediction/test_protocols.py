@@ -187,6 +187,23 @@ def test_requests_in_bursts_meet_more_than_those_who_come_by_chance(burstiness: 
     assert found.ttft_ms == pytest.approx(simulated.ttft_ms, rel=0.2)
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_requests_that_come_evenly_are_no_faster_than_one_alone(engine: str) -> None:
+    """First tokens at a constant rate came up to 14% before those of a lone prompt."""
+    asked = {"engine": engine, "isl": 20_000, "osl": 64, "requests": 100}
+    lone = priced("closed", engine=engine, isl=20_000, osl=64, concurrency=1)
+    even = priced("open", **asked, rate=0.4, burstiness=1000)
+    assert lone.ttft_ms * 0.98 < even.ttft_ms < priced("open", **asked, rate=0.4).ttft_ms
+
+
+def test_a_burst_has_no_more_requests_than_the_run() -> None:
+    """One request was as if 99 others had come with it."""
+    one = {"rate": 8, "isl": 2048, "osl": 128, "requests": 1}
+    assert priced("open", **one, burstiness=0.01) == priced("open", **one)
+    few = priced("open", **one | {"requests": 2}, burstiness=0.05)
+    assert few.ttft_ms < 2 * priced("open", **one).ttft_ms
+
+
 @pytest.mark.parametrize("version", ["0.13", "0.17"])
 def test_a_prompt_that_comes_by_chance_misses_a_step_that_was_composed_ahead(version: str) -> None:
     """vLLM composes ahead from 0.14 on; tables and factors of both releases are the same."""
@@ -443,6 +460,11 @@ def test_users_in_step_are_not_served_more_prompts_than_steps_compute(
             {"protocol": "open", "rate": "2", "burstiness": "0"},
             InputError,
             "burstiness must be a number up to 10,000,000 above zero",
+        ),
+        (
+            {"protocol": "open", "rate": "2", "burstiness": "1e-320"},
+            InputError,
+            "burstiness must be 0.001 at least",
         ),
         ({"replicas": "1.5"}, InputError, "replicas must be a whole number"),
     ],

@@ -144,6 +144,10 @@ def test_rows_priced_together_are_priced_as_each_alone():
         ({"engine": "mlc_llm"}, "no run of mlc-llm was measured"),
         ({"burstiness": "0.5"}, "burstiness is not read: requests of a closed run"),
         (
+            {"protocol": "open", "rate": "1", "burstiness": "0.5", "max_concurrency": "4"},
+            "burstiness is not read: a client with max_concurrency",
+        ),
+        (
             {"protocol": "open", "rate": "1", "burstiness": "0.5", "engine": "tgi"},
             "burstiness is not read: an engine that gathers",
         ),

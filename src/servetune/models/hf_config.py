@@ -528,7 +528,11 @@ def _deci(keys: Keys, _layer: int) -> Mixer:
     """DeciLM's attention with the KV heads of its widest layer, as vLLM holds it in all layers."""
     key, heads = "num_key_value_heads_per_layer", keys.positive("num_attention_heads")
     listed = [Keys({key: each}, keys.name).positive(key) for each in keys.members(key)]
-    most = Keys({key: max(listed, default=heads)}, keys.name)
+    if not listed:
+        return hybrids.grouped_attention(keys, heads, head_dim=_head_dim(keys, heads))
+    if len(listed) != keys.positive("num_hidden_layers"):
+        raise keys.wrong(f"'{key}' must list every layer")
+    most = Keys({key: max(listed)}, keys.name)
     return hybrids.grouped_attention(most, heads, key, head_dim=_head_dim(keys, heads))
 
 

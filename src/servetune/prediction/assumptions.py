@@ -85,5 +85,7 @@ def _unread(row: Mapping[str, str], run: PlannedRun) -> Iterator[str]:
         )
     if run.dispersion != 1.0 and run.protocol != "open":
         yield f"burstiness is not read: requests of a {run.protocol} run do not come at a rate"
+    elif run.dispersion != 1.0 and run.capped:
+        yield "burstiness is not read: a client with max_concurrency holds bursts back"
     elif run.dispersion != 1.0 and run.coefficients.scheduling.admission_steps:
         yield "burstiness is not read: an engine that gathers prompts is computed as if by chance"

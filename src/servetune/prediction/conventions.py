@@ -43,7 +43,7 @@ class UnstatedSettings(msgspec.Struct, frozen=True, kw_only=True):
         draft_tokens: Tokens drafted per step (speculative decoding).
         draft_acceptance_fraction: Share of drafted tokens that is accepted.
         max_num_batched_tokens: Token budget of one step.
-        max_num_seqs: Places of a copy; as many as its users where the row has some.
+        max_num_seqs: Sequences that a copy decodes at a time at most; its users if `None`.
         enforce_eager: Whether steps run without captured graphs.
         kv_cache_dtype: Type of keys and values where the row states none.
         admission_delay_steps: Mean delay before a waiting prompt is admitted, in decode steps.

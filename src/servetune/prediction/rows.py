@@ -128,7 +128,7 @@ def run_of(
         request_count=_request_count(row, protocol, facts.concurrency),
         protocol=protocol or "closed",
         rate_per_s=_rate_per_s(row, protocol),
-        dispersion=1 / _number(row, "burstiness", default=1.0),
+        dispersion=1 / _burstiness(row),
         warmed=protocol is not None or unstated.warmed,
         engine=facts.engine,
         engine_version=facts.version,
@@ -310,6 +310,18 @@ def _protocol(row: Mapping[str, str]) -> Protocol | None:
 def _rate_per_s(row: Mapping[str, str], protocol: Protocol | None) -> float:
     """Requests per second of an open loop; zero for other protocols."""
     return _number(row, "rate") if protocol == "open" else 0.0
+
+
+#: Least burstiness that is read: of a thousand requests, all at once.
+_LEAST_BURSTINESS = 0.001
+
+
+def _burstiness(row: Mapping[str, str]) -> float:
+    """Shape of the gamma law of gaps; 1 where the row has none."""
+    shape = _number(row, "burstiness", default=1.0)
+    if shape < _LEAST_BURSTINESS:
+        raise InputError(f"burstiness must be {_LEAST_BURSTINESS} at least, got {shape:g}")
+    return shape
 
 
 def _lengths(row: Mapping[str, str], facts: RowFacts, equal: bool) -> LengthLaws:

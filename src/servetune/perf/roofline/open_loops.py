@@ -161,7 +161,8 @@ def _at_a_rate(runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Ar
     working = -np.expm1(-running * (1 + own_s / (runs.steps * plain_s)))
     missed_s = working * runs.admission_delay_steps * step_s
     near_s = _clumped(runs, rate * own_s) * _LATER * own_s
-    first_s = runs.request_s(laws) + working * seen_s / 2 + near_s + missed_s + own_s
+    waited_s = np.maximum(0.0, working * seen_s / 2 + near_s)
+    first_s = runs.request_s(laws) + waited_s + missed_s + own_s
     busy = rate * runs.mixed_s(laws, full, beside) / full
     # Beyond the step in progress, which has the residual of what is in service.
     spread = (2 * runs.pairs / runs.inputs - 1) / runs.inputs  # 1 + cv^2 of prompts

@@ -48,7 +48,8 @@ class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
         protocol: Way in which its requests come.
         rate_per_s: Requests per second of an open loop.
         dispersion: Variance over mean of the number that come in a long time: 1 by chance, more in
-            bursts (`workload.arrivals`). Engines that gather prompts are computed as if by chance.
+            bursts (`workload.arrivals`). Not read of capped loops, nor of engines that gather
+            prompts: they are computed as if requests came by chance.
         capped: Whether no more than `concurrency` of an open loop are in flight: the client holds
             the others back and starts their clocks when it sends them.
         warmed: Whether requests were sent before it, so that its first do not wait for kernels to

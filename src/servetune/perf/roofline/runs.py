@@ -71,7 +71,7 @@ class Runs:
         varied: Its square over that of the mean, at most that of an exponential law.
         equal: Whether all answers take equally many steps: users then stay in step.
         clumped: Requests that come around one of an open loop, before it or after it, beyond those
-            who come by chance.
+            who come by chance, no more than the run has; none where the loop is capped.
         group: Prompts of the mean length that one step takes whole, one at least.
         whole_prompts: Prompts that one step takes on average if it takes none in part.
 
@@ -128,8 +128,6 @@ class Runs:
         self.stages = stages
         self.copies = stages * [plan.replicas * plan.data_parallel for plan in plans]
         self.rate_per_s = np.asarray(rates_per_s or np.zeros(len(plans)), float) / self.copies
-        dispersion = np.asarray(dispersions or np.ones(len(plans)), float)
-        self.clumped = (dispersion - 1) / 2 / self.copies
         count = np.asarray(request_count, float)
         closed = np.array([kind == "closed" for kind in kinds])
         self.concurrency = np.asarray(concurrency, float)
@@ -165,6 +163,10 @@ class Runs:
         )
         self.held_steps = np.where(self.at_a_rate, 0.0, self.admission_delay_steps)
         self.requests = count / self.copies
+        # A client with a limit holds back what comes in a burst; copies get a random part of one.
+        dispersion = np.asarray(dispersions or np.ones(len(plans)), float)
+        clumped = np.minimum(dispersion - 1, np.maximum(0.0, count - 1)) / 2 / self.copies
+        self.clumped = np.where(self.capped, 0.0, clumped)
         self.group = np.maximum(1.0, self.budget // self.inputs)
         self.whole_prompts = np.asarray(whole_prompts(self.budget, self.inputs, self.pairs))
         self.equal = (self.spread == 0) & (self.gained == 1)
