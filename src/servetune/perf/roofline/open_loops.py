@@ -24,8 +24,8 @@ _SATURATED = 0.98
 _NEAR = 1e-6
 #: Power of the number inside at most by which those inside slow each other down.
 _MOST_GROWTH = 0.95
-#: Clumped requests come within the time of 1 / `_SOON` others, and `_LATER` of a prompt's time is
-#: left of theirs to who comes while it is computed: of gamma laws of a shape around 0.7.
+#: Clumped requests come, on average, within the time in which 1 / `_SOON` come by chance; who comes
+#: within a prompt's time after one waits for `_LATER` of it. Read off gamma laws of a shape of 0.7.
 _SOON, _LATER = 3.0, 0.7
 #: Share of places that is still free when an open loop counts as settled.
 _LATE = 0.02
@@ -187,9 +187,13 @@ def _at_a_rate(runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Ar
 
 
 def _clumped(runs: Runs, coming: Array) -> Array:
-    """Requests that come before one, or after it, within the time of so many, beyond these.
+    """Requests that come on one side of a request, beyond those who come by chance.
 
-    As many as `Runs.clumped` in a long time; most of them come soon.
+    As many as `Runs.clumped` in a long time, and most of them soon.
+
+    Args:
+        runs: The runs.
+        coming: Requests that come by chance in the time that is asked about.
     """
     return np.asarray(runs.clumped * -np.expm1(-_SOON * coming))
 
