@@ -93,7 +93,7 @@ _RANGE = 0.9
 _ACCELMARK_PROMPTS = {"A": 256.3, "B": 256.3, "C": 281.7, "E": 247.2, "F": 103.7, "G": 306.3}
 #: Mean answer under SGLang, whose runner ends answers at 224 tokens where they are streamed
 #: (`inference_fn_streaming`) and not in offline runs: that of its own rows of the same suite.
-_ACCELMARK_SGLANG = {"A": "188.718", "D": "224", "F": "186.243"}
+_ACCELMARK_SGLANG = {"A": 188.718, "D": 224.0, "F": 186.243}
 #: Networks that LLM-Pilot's engine served without flash attention (`model_is_flash_attention` of
 #: its llm_features.csv): sequences are padded to the longest of their batch, which is not priced.
 _PADDED = ("ibm/mpt-7b-instruct2", "Salesforce/codegen2-16B")
@@ -405,7 +405,7 @@ def _place(features: RunFeatures, run: PlannedRun) -> RunFeatures:
 
 
 def _nominal(lengths: LengthLaws) -> tuple[int, int]:
-    return _longest(lengths.input_tokens), _longest(lengths.output_tokens)
+    return _named(lengths.input_tokens), _named(lengths.output_tokens)
 
 
 def stated(row: Mapping[str, str]) -> dict[str, str]:
@@ -459,11 +459,11 @@ def _stated_by_accelmark(row: Mapping[str, str]) -> dict[str, str]:
     found = {}
     prompt, answer = float(row["isl"]), float(row["osl"])
     if row["engine"] == "sglang" and row["protocol"] != "offline" and suite in _ACCELMARK_SGLANG:
-        answer = float(_ACCELMARK_SGLANG[suite])
+        answer = _ACCELMARK_SGLANG[suite]
     if suite == "D":
         found |= {"isl": str(round(prompt)), "osl": str(round(answer))}
         if "online" in row["notes"]:
-            found["requests"] = "100"  # its 204 s at half a request a second have no room for 200
+            found["requests"] = "100"  # of a run at 0.5/s that took 204 s, in which 200 cannot come
     else:
         if prompt == int(prompt):
             prompt = _ACCELMARK_PROMPTS.get(suite, prompt)
@@ -539,8 +539,9 @@ def relative_errors(predicted: np.ndarray, measured: np.ndarray) -> np.ndarray:
 
 
 @functools.cache
-def _longest(law: Law) -> int:
-    """Nominal length of a law: the longest of a narrow range, the mean of one around it."""
-    if isinstance(law, Uniform) and law.least < law.most / 2:
-        return round((law.least + law.most) / 2)
-    return law.most if isinstance(law, Uniform) else int(law.draw(1, np.random.default_rng(1))[0])
+def _named(law: Law) -> int:
+    """Length that a table names: the longest of a narrow range, the middle of a wide one."""
+    if not isinstance(law, Uniform):
+        return int(law.draw(1, np.random.default_rng(1))[0])
+    wide = law.least < law.most / 2
+    return round((law.least + law.most) / 2) if wide else law.most

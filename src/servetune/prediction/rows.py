@@ -312,7 +312,7 @@ def _rate_per_s(row: Mapping[str, str], protocol: Protocol | None) -> float:
     return _number(row, "rate") if protocol == "open" else 0.0
 
 
-#: Least burstiness that is read: of a thousand requests, all at once.
+#: Least burstiness that is read; by it a thousand requests come nearly at once.
 _LEAST_BURSTINESS = 0.001
 
 

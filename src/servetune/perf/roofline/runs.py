@@ -70,8 +70,8 @@ class Runs:
         spread: Standard deviation of decode steps.
         varied: Its square over that of the mean, at most that of an exponential law.
         equal: Whether all answers take equally many steps: users then stay in step.
-        clumped: Requests that come around one of an open loop, before it or after it, beyond those
-            who come by chance, no more than the run has; none where the loop is capped.
+        clumped: Requests that come shortly before one of an open loop, and as many after it,
+            beyond those who come by chance; none where the loop is capped.
         group: Prompts of the mean length that one step takes whole, one at least.
         whole_prompts: Prompts that one step takes on average if it takes none in part.
 
