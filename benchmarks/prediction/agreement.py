@@ -2,6 +2,7 @@
 
     python benchmarks/prediction/agreement.py [--engines tgi] [--users 1,96] [--rows]
     python benchmarks/prediction/agreement.py --runs [--rows]   # 2 min, whole runs of `--batch`
+    python benchmarks/prediction/agreement.py --runs --burstiness 0.4   # open loops in bursts
 
 One plan has one answer: the steady state by formula (`performance_at`, what `estimate` prints) and
 the engine in virtual time (`simulate`) should give the same throughput, time between tokens and
@@ -30,7 +31,7 @@ from servetune.perf.roofline import PlannedRun, predict_runs
 from servetune.plan import Plan
 from servetune.units import MS_PER_S
 from servetune.workload import SHAREGPT, LengthLaws, Workload
-from servetune.workload.arrivals import Poisson
+from servetune.workload.arrivals import Gamma, Poisson
 from servetune.workload.laws import Table
 from servetune.workload.lengths import Lengths
 
@@ -165,8 +166,12 @@ class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):
     tpot: float
 
 
-def compared_runs(engine: str) -> Iterator[ComparedRun]:
-    """Whole runs of every load on three models, but for those that an engine refuses in part."""
+def compared_runs(engine: str, burstiness: float) -> Iterator[ComparedRun]:
+    """Whole runs of every load on three models, but for those that an engine refuses in part.
+
+    With another burstiness than one, open loops alone: by the formula for it, and as if requests
+    came by chance.
+    """
     for model, gpu, count in (PLACES[1], PLACES[2], PLACES[5]):
         shape, machine = load_shape(model, catalogue_first=True), node(gpu=gpu, count=count)
         plan = Plan(model=model, engine=engine, tensor_parallel=count, max_model_len=_RUN_CONTEXT)
@@ -184,7 +189,7 @@ def compared_runs(engine: str) -> Iterator[ComparedRun]:
                 warmed=True,
             )
             name = f"{model}, {prompt} / {answer} from {ratio:g}"
-            for users in RUN_USERS:
+            for users in RUN_USERS if burstiness == 1 else ():
                 load = Workload.of(lengths, request_count=10 * users, concurrency=users)
                 run = msgspec.structs.replace(planned, concurrency=users, request_count=10 * users)
                 yield from _compared_run(run, [load], "closed", f"{name}, {users} users")
@@ -192,14 +197,17 @@ def compared_runs(engine: str) -> Iterator[ComparedRun]:
             served = performance_at(shape, machine, plan, many, _MANY_USERS).requests_per_s
             for share in RUN_RATES if ratio == RUN_RATIOS[1] else ():
                 rate = share * served
+                arrivals = Poisson(rate) if burstiness == 1 else Gamma(rate, burstiness)
                 loads = [
-                    Workload.of(
-                        lengths, request_count=_OPEN_REQUESTS, arrivals=Poisson(rate), seed=seed
-                    )
+                    Workload.of(lengths, request_count=_OPEN_REQUESTS, arrivals=arrivals, seed=seed)
                     for seed in range(_SEEDS)
                 ]
                 run = msgspec.structs.replace(planned, protocol="open", rate_per_s=rate)
-                yield from _compared_run(run, loads, f"open at {share:g}", f"{name}, {rate:.3g}/s")
+                what, name_at = f"open at {share:g}", f"{name}, {rate:.3g}/s"
+                if burstiness != 1:
+                    yield from _compared_run(run, loads, f"{what}, as if by chance", name_at)
+                    run = msgspec.structs.replace(run, dispersion=1 / burstiness)
+                yield from _compared_run(run, loads, what, name_at)
 
 
 def _compared_run(
@@ -276,11 +284,12 @@ def main() -> int:
     parser.add_argument("--users", default=",".join(map(str, USERS)))
     parser.add_argument("--rows", action="store_true", help="print every plan")
     parser.add_argument("--runs", action="store_true", help="whole runs of --batch")
+    parser.add_argument("--burstiness", type=float, default=1.0, help="shape of open loops' gaps")
     given = parser.parse_args()
     if given.runs:
         runs = []
         for engine in given.engines.split(","):
-            for each in compared_runs(engine):
+            for each in compared_runs(engine, given.burstiness):
                 runs.append(each)
                 if given.rows:
                     found = f"{each.e2e:+7.1%} {each.ttft:+7.1%} {each.tpot:+7.1%}"
