@@ -1,7 +1,7 @@
 """Disagreement of `estimate` and `simulate` over engines, models, machines and loads.
 
     python benchmarks/prediction/agreement.py [--engines tgi] [--users 1,96] [--rows]
-    python benchmarks/prediction/agreement.py --runs [--rows]   # 2 min, whole runs of `--batch`
+    python benchmarks/prediction/agreement.py --runs [--rows]   # 5 min, whole runs of `--batch`
     python benchmarks/prediction/agreement.py --runs --burstiness 0.4   # open loops in bursts
 
 One plan has one answer: the steady state by formula (`performance_at`, what `estimate` prints) and
@@ -83,7 +83,7 @@ RUN_USERS = (2, 8, 32, 128)
 RUN_RATES = (0.1, 0.5, 0.8, 0.95, 1.1, 1.5)
 #: Prompts that TGI takes in a step by default, as it never takes a part of one.
 _MOST_PROMPT_TOKENS_OF_TGI = 4096
-_RUN_CONTEXT, _MANY_USERS, _OPEN_REQUESTS, _SEEDS = 16384, 512, 600, 3
+_RUN_CONTEXT, _MANY_USERS, _OPEN_REQUESTS, _SEEDS = 16384, 512, 600, 12
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -244,8 +244,22 @@ def test_places_are_all_taken_at_times_before_requests_come_faster_than_they_are
     """Those inside slow each other down, so that their number varies more than by chance."""
     plan = Plan(model=MODEL, engine=engine, max_num_seqs=32)
     lengths = LengthLaws.ranged(512, 512, 0.8)
-    found, simulated = at_a_rate(plan, lengths, rate, requests=600, seeds=3)
+    found, simulated = at_a_rate(plan, lengths, rate, requests=600, seeds=12)
     assert found.ttft_ms == pytest.approx(simulated.ttft_ms, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "rate"), [(1024, 32, 36), (1024, 32, 43), (4000, 32, 9)]
+)
+def test_an_engine_with_prompts_first_decodes_between_phases_of_prompts(
+    prompt: int, answer: int, rate: float
+) -> None:
+    """Gaps were up to 49% too short near saturation, where phases of prompts are long."""
+    lengths = LengthLaws.ranged(prompt, answer, 0.8)
+    plan = Plan(model=MODEL, engine="sglang")
+    found, simulated = at_a_rate(plan, lengths, rate, requests=600, seeds=16)
+    assert found.ttft_ms == pytest.approx(simulated.ttft_ms, rel=0.1)
+    assert found.tpot_ms == pytest.approx(simulated.tpot_ms, rel=0.15)
 
 
 def test_prompts_that_come_while_others_are_computed_keep_answers_waiting() -> None:

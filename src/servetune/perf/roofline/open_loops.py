@@ -6,12 +6,14 @@ of places may grow with the run.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from servetune.perf.roofline.runs import FEWEST, Runs, RunTimes
+from servetune.perf.roofline.prefill_phases import phases
+from servetune.perf.roofline.runs import FEWEST, Mask, Runs, RunTimes
 from servetune.perf.roofline.step_laws import Array, StepLaws
 
 #: Halvings by which the number that decodes is found.
@@ -27,6 +29,11 @@ _MOST_GROWTH = 0.95
 #: Clumped requests come, on average, within the time in which 1 / `_SOON` come by chance; who comes
 #: within a prompt's time after one waits for `_LATER` of it. Read off gamma laws of a shape of 0.7.
 _SOON, _LATER = 3.0, 0.7
+#: Fewest requests that count as one where they come evenly.
+_LEAST_CLUMP = 0.2
+#: Bounds of the time of each further prompt of a step, over that of a lone one and over that in
+#: which the next comes.
+_LEAST_SLOPE, _MOST_LOAD = 0.02, 0.995
 #: Share of places that is still free when an open loop counts as settled.
 _LATE = 0.02
 
@@ -47,12 +54,21 @@ def open_loops(runs: Runs, laws: StepLaws) -> tuple[RunTimes, Array]:
     most = np.minimum(places, runs.decoding_beside(laws.c))
     most = np.where(gathers, np.minimum(most, runs.gathering(laws.c).most_running), most)
 
+    apart = runs.apart(laws.c)
+    kinds: list[tuple[Mask, Callable[[Array], _Times]]] = [
+        (~apart, partial(_mixed, runs, laws, rate, most)),
+        (apart & ~gathers, _PrefillFirst(runs, laws, rate, most).times),
+        (gathers, partial(_gathered, runs, laws, rate, most)),
+    ]
+    kinds = [(mask, times) for mask, times in kinds if mask.any()]
+
     def times(running: Array) -> _Times:
-        found = _at_a_rate(runs, laws, rate, running, most)
-        if not gathers.any():
-            return found
-        both = zip(_gathered(runs, laws, rate, running, most), found, strict=True)
-        return _Times(*(np.where(gathers, a, b) for a, b in both))
+        (_, first), *others = kinds
+        found = first(running)
+        for mask, other in others:
+            both = zip(other(running), found, strict=True)
+            found = _Times(*(np.where(mask, a, b) for a, b in both))
+        return found
 
     low, high = np.full_like(rate, np.log(FEWEST)), np.log(most)
     for _ in range(_ROUNDS):
@@ -126,19 +142,17 @@ class _Times(NamedTuple):
     tau_s: Array
 
 
-def _at_a_rate(runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Array) -> _Times:
-    """Times of an open loop while so many decode, `most` at most.
+def _mixed(runs: Runs, laws: StepLaws, rate: Array, most: Array, running: Array) -> _Times:
+    """Times of an open loop while so many decode, `most` at most, beside prompts.
 
     Its prompts come by chance and not because another answer has ended, so nothing is taken
     off the gaps for clumps or for users in step. A request shares its steps with the prompts
     that come while it is in the system, those while it waits for its first token included.
     """
     laws = laws.with_batches(np.clip(running * runs.stages, 1.0, runs.stages))
-    apart = runs.apart(laws.c)
     decoding = np.maximum(1.0, running)
     plain_s = runs.decode_s(laws, decoding)
-    beside = np.where(apart, 0.0, decoding)
-    fit = np.maximum(1.0, runs.budget - beside * runs.each) / runs.inputs
+    fit = np.maximum(1.0, runs.budget - decoding * runs.each) / runs.inputs
     places = runs.most_placed(laws.c)
     full = np.clip(fit, 1.0, places)  # a prompt that does not fit takes several steps
     # Prompts of a step are those that came during the one before, and a step with prompts is long.
@@ -146,7 +160,7 @@ def _at_a_rate(runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Ar
     # nobody comes during a step without and with prompts, `nobody` during one prompt.
     group = np.ones_like(rate)
     for _ in range(_GROWING):
-        group_s = runs.mixed_s(laws, group, beside, by_chance=True)
+        group_s = runs.mixed_s(laws, group, decoding, by_chance=True)
         nobody = np.exp(-rate * group_s / group)
         none, some = np.exp(-rate * plain_s), nobody / (nobody + group * (1 - nobody))
         share = (1 - none) / (1 - none + some)
@@ -156,34 +170,113 @@ def _at_a_rate(runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Ar
     uneven = (1 + joining) / group
     # A request comes in a long step more often than in a short one.
     seen_s = (plain_s**2 + share * (uneven * group_s**2 - plain_s**2)) / step_s
-    own_s = runs.mixed_s(laws, 1 + joining, beside, by_chance=True)
-    # The engine is idle as often as nobody is inside, of those who come by chance.
-    working = -np.expm1(-running * (1 + own_s / (runs.steps * plain_s)))
+    own_s = runs.mixed_s(laws, 1 + joining, decoding, by_chance=True)
+    working = _working(runs, running, own_s, plain_s)
     missed_s = working * runs.admission_delay_steps * step_s
     near_s = _clumped(runs, rate * own_s) * _LATER * own_s
     waited_s = np.maximum(0.0, working * seen_s / 2 + near_s)
     first_s = runs.request_s(laws) + waited_s + missed_s + own_s
-    busy = rate * runs.mixed_s(laws, full, beside) / full
+    busy = rate * runs.mixed_s(laws, full, decoding) / full
     # Beyond the step in progress, which has the residual of what is in service.
-    spread = (2 * runs.pairs / runs.inputs - 1) / runs.inputs  # 1 + cv^2 of prompts
-    spread = np.maximum(0.0, spread + 2 * runs.clumped)  # Kingman's formula
+    spread = np.maximum(0.0, 1 + _varied_prompts(runs) + 2 * runs.clumped)  # Kingman's formula
     chance = spread * np.minimum(1.0, busy) ** (np.sqrt(2 * (full + 1)) - 1)
     queue_s = _queue_s(runs.requests, busy, rate, chance)
     # Those who come behind are met, and as many as decode, by Little's law; not in the last step.
     behind = rate * (own_s + missed_s + queue_s)
-    last = np.where(apart, np.minimum(rate * plain_s, running / runs.steps), running / runs.steps)
     others = np.minimum(most, places - 1)
     clumped = _clumped(runs, rate * (first_s + queue_s + runs.steps * plain_s))
-    met = np.maximum(FEWEST, np.minimum(behind + running + clumped - last, others))
-    parts = np.where(apart, 0.0, np.maximum(1.0, group / fit))  # steps in which all decode
+    met = np.clip(behind + running + clumped - running / runs.steps, FEWEST, others)
+    parts = np.maximum(1.0, group / fit)  # steps in which all decode
     each_s = (group_s - parts * plain_s) / group
     # A token has more beside it than decode on average, as their number varies.
     varied = (1 + clumped) / (1 - np.minimum(_MOST_GROWTH, rate * each_s))
     plain_s = runs.decode_s(laws, np.clip(running + varied, 1.0, np.maximum(1.0, most)))
     tau_s = plain_s + met / runs.steps * each_s
-    full_s = np.maximum(plain_s, runs.mixed_s(laws, full, beside) * np.minimum(1.0, fit))
-    tau_s = np.where(apart, tau_s, np.minimum(tau_s, full_s))
-    return _Times(first_s, own_s, queue_s, tau_s)
+    full_s = np.maximum(plain_s, runs.mixed_s(laws, full, decoding) * np.minimum(1.0, fit))
+    return _Times(first_s, own_s, queue_s, np.minimum(tau_s, full_s))
+
+
+class _PrefillFirst:
+    """Times as `_mixed` has them under an engine that computes prompts before it decodes.
+
+    A step of prompts takes a fixed time and one for each of them (`prefill_phases`): that of a lone
+    prompt and that of as many as a request meets, which each round knows from the one before.
+    """
+
+    def __init__(self, runs: Runs, laws: StepLaws, rate: Array, most: Array) -> None:
+        self._runs, self._laws, self._rate = runs, laws, rate
+        self._most = np.maximum(1.0, most)
+        full = np.clip(runs.budget / runs.inputs, 1.0, runs.most_placed(laws.c))
+        self._full, self._prompt_s = full, runs.prompts_s(laws, full) / full
+        self._lone_s = runs.prompts_s(laws, np.ones_like(rate))
+        self._varied = _varied_prompts(runs)
+        busy = rate * self._prompt_s
+        self._over_s = _queue_s(runs.requests, busy, rate, np.zeros_like(rate))
+        self._long_s = runs.requests / rate * np.maximum(1.0, busy)
+        chance = np.maximum(0.0, 1 + self._varied + 2 * runs.clumped)
+        chance = chance * np.minimum(1.0, busy) ** (np.sqrt(2 * (full + 1)) - 2)
+        # Prompts as they come in a long run whose queue is, on average, what it is in this one.
+        idle = (np.hypot(1 - busy, 2 * busy * np.sqrt(chance / runs.requests)) + 1 - busy) / 2
+        self._seen = rate * np.minimum(1.0, (1 - idle) / busy)
+        # Requests come one by one, or in clumps of so many.
+        self._clump = np.maximum(_LEAST_CLUMP, 1 + 2 * _clumped(runs, rate * self._lone_s))
+        self._met = np.full_like(rate, 2.0)
+        self._share = np.ones_like(rate)  # of those that have a first token, in a step that decodes
+
+    def times(self, running: Array) -> _Times:
+        runs, laws, clump = self._runs, self._laws, self._clump
+        each_s = (runs.prompts_s(laws, self._met) - self._lone_s) / (self._met - 1)
+        each_s = np.clip(each_s, _LEAST_SLOPE * self._lone_s, self._lone_s)
+        each_s = np.minimum(each_s, _MOST_LOAD / self._seen)
+        fixed_s = self._lone_s - each_s
+        step_s = runs.decode_s(laws, np.clip(running * self._share, 1.0, self._most))
+        varied = self._varied / clump
+        found = phases(self._seen / clump, fixed_s, each_s * clump, step_s, varied)
+        met = found.own_prompts * clump
+        # A prompt that does not fit is computed in one of the next steps, and has no place before.
+        own_s = fixed_s + each_s * np.minimum(met, self._full)
+        parts = np.maximum(1.0, met / self._full)
+        done_s = np.maximum(own_s, found.own_s * (parts + 1) / (2 * parts))
+        working = _working(runs, running, done_s, step_s)
+        missed_s = working * runs.admission_delay_steps * step_s
+        waited_s = working * found.waited_s
+        all_s = np.maximum(waited_s + done_s, self._over_s + self._lone_s)
+        waited_s = np.minimum(waited_s, own_s)
+        # Those beside a token came in its own phase, as many before as after it, or in its clump.
+        clumped = _clumped(runs, self._rate * (all_s + runs.steps * step_s))
+        beside = running * self._share + met + 2 * (found.later_prompts * clump + clumped)
+        most = np.minimum(self._most, np.maximum(1.0, runs.requests / 2))
+        plain_s = runs.decode_s(laws, np.clip(beside, 1.0, most))
+        # Of a clump that finds nobody the first is computed alone, and more of it comes later.
+        soon = (clump - 1) / 2
+        behind_s = soon * self._lone_s + (clumped - soon) * each_s / (1 - self._seen * each_s)
+        held_s = (runs.steps - 1) * found.phase_s + found.rest_s
+        held_s = np.maximum(0.0, held_s + behind_s)
+        self._met = np.maximum(2.0, met)
+        self._share = (step_s + found.phase_s) / (plain_s + held_s / runs.steps)
+        tau_s = plain_s + self._held_s(held_s, runs.steps * plain_s) / runs.steps
+        first_s = runs.request_s(laws) + waited_s + missed_s + own_s
+        return _Times(first_s, own_s, all_s - waited_s - own_s, tau_s)
+
+    def _held_s(self, held_s: Array, decode_s: Array) -> Array:
+        """Time in which others' prompts hold an answer up, in a run that ends.
+
+        None is computed while all places are taken, nor after the last has come: whoever comes
+        late is held up until then.
+        """
+        held_s = np.minimum(held_s, (self._most - 1) * self._prompt_s)
+        over = (held_s + decode_s) / self._long_s
+        return np.asarray(held_s * np.where(over < 1, 1 - over / 2, 1 / (2 * np.maximum(1, over))))
+
+
+def _working(runs: Runs, running: Array, own_s: Array, plain_s: Array) -> Array:
+    """Share of those who come by chance that find somebody inside."""
+    return np.asarray(-np.expm1(-running * (1 + own_s / (runs.steps * plain_s))))
+
+
+def _varied_prompts(runs: Runs) -> Array:
+    """Squared coefficient of variation of prompts."""
+    return np.asarray(np.maximum(0.0, (2 * runs.pairs / runs.inputs - 1) / runs.inputs - 1))
 
 
 def _clumped(runs: Runs, coming: Array) -> Array:
@@ -198,8 +291,8 @@ def _clumped(runs: Runs, coming: Array) -> Array:
     return np.asarray(runs.clumped * -np.expm1(-_SOON * coming))
 
 
-def _gathered(runs: Runs, laws: StepLaws, rate: Array, running: Array, most: Array) -> _Times:
-    """Times as `_at_a_rate` has them under an engine that gathers prompts for a number of steps.
+def _gathered(runs: Runs, laws: StepLaws, rate: Array, most: Array, running: Array) -> _Times:
+    """Times as `_mixed` has them under an engine that gathers prompts for a number of steps.
 
     A group is let in once the steps are over, or when the first comes after that. Who is in it sees
     no other prompt before the steps are over again.
