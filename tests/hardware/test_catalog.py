@@ -78,14 +78,14 @@ FP8_OVER_BF16 = {"Gaudi 3": 1.0, "Inferentia2": 1.0, "Trainium1": 1.0, "Trainium
 def test_every_device_is_physically_plausible_and_has_a_dated_source(name):
     found = device(name)
     assert link(found.link).source
-    assert found.memory_bytes > 8 * GIB
+    assert found.memory_bytes >= 8 * GIB
     if found.vendor == "generic":
         assert "guess" in found.source
         return
     assert "(20" in found.source, "a source has a date"
     assert "memory" in found.source, "who says how much memory there is"
-    # Dense silicon of 2018 to 2026 multiplies 37 (H20) to 560 (TPU v6e) pairs a byte that it reads.
-    assert 35 < found.bf16_flops / found.memory_bytes_per_s < 600
+    # Dense silicon of 2018 to 2026 multiplies 31 (H20) to 560 (TPU v6e) pairs a byte that it reads.
+    assert 30 < found.bf16_flops / found.memory_bytes_per_s < 600
     if found.fp8_flops is not None:
         ratio = FP8_OVER_BF16.get(name, 2.0)
         assert found.fp8_flops / found.bf16_flops == pytest.approx(ratio, rel=0.03)
@@ -95,8 +95,8 @@ def test_every_device_is_physically_plausible_and_has_a_dated_source(name):
     if found.int8_flops is not None:
         assert found.int8_flops >= found.bf16_flops, "a path that is slower is no path"
     if found.tdp_watts is not None:
-        # From Volta (0.4 TFLOPS per watt) to Blackwell (2.5), in the 16-bit type.
-        assert 0.15 < found.bf16_flops / TFLOPS / found.tdp_watts < 3
+        # From small cards of Ampere (0.15 TFLOPS per watt) to Blackwell (2.5), in the 16-bit type.
+        assert 0.14 < found.bf16_flops / TFLOPS / found.tdp_watts < 3
 
 
 def test_every_nvidia_and_amd_board_has_a_power_limit():
@@ -125,7 +125,7 @@ def test_silicon_without_bf16_serves_in_fp16():
     assert halves == {
         found.name for found in load_devices().values() if found.architecture in ("turing", "volta")
     }
-    assert len(halves) == 6
+    assert len(halves) == 10
 
 
 def test_a_cut_link_is_slower_than_the_silicons_own():

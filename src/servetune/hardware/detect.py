@@ -154,6 +154,9 @@ _CARDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "v100-sxm3-32gb": ("V100-32GB",),
         "v100-pcie": ("V100-PCIe-16GB", "V100-PCIe-32GB"),
         "a800-sxm4": ("A800-80GB",),
+        "rtx 3080": ("RTX 3080 10GB", "RTX 3080 12GB"),
+        "rtx 6000": ("Quadro RTX 6000",),
+        "rtx 8000": ("Quadro RTX 8000",),
     }
 )
 
@@ -163,7 +166,11 @@ _BRIDGES: Mapping[str, str] = MappingProxyType(
         "A30": "nvlink3-bridge",
         "A40": "nvlink3-bridge",
         "RTX A6000": "nvlink3-bridge",
+        "RTX A4500": "nvlink3-bridge",
+        "RTX A5000": "nvlink3-bridge",
+        "RTX A5500": "nvlink3-bridge",
         "RTX 3090": "nvlink3-bridge",
+        "RTX 3090 Ti": "nvlink3-bridge",
         "A100-PCIe-40GB": "nvlink3",
         "A100-PCIe-80GB": "nvlink3",
         "A800-PCIe-80GB": "nvlink3-400",
