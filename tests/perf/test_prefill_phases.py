@@ -32,7 +32,8 @@ def simulated(rate: float, fixed_s: float, prompt_s: float, decode_s: float) -> 
         for of in (lengths, groups, later_prompts, later_s)
     )
     phase_s = computed_s.sum() / decodes.sum()
-    return Phases(*map(np.array, (waited_s, own_s, own_prompts, later_prompts, rest_s, phase_s)))
+    found = (waited_s, own_s, own_prompts, later_prompts, rest_s, phase_s, lengths.mean())
+    return Phases(*map(np.array, (*found, 1 - decodes.mean(), groups[~decodes].mean())))
 
 
 def _so_far(values: np.ndarray, phase: np.ndarray) -> np.ndarray:

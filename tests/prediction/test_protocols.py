@@ -172,18 +172,18 @@ def test_prompts_of_an_open_loop_lengthen_the_gaps_of_those_that_decode(
 
 @pytest.mark.parametrize("burstiness", [0.4, 3.0])
 def test_requests_in_bursts_meet_more_than_those_who_come_by_chance(burstiness: float) -> None:
-    """Of what they are off those who come by chance, the formula has more than a third."""
+    """The formula has two fifths, at least, of what they are off those by chance, or is 3% off."""
     lengths, rate = LengthLaws.ranged(2048, 128, 0.2), 8.0
     plan, arrivals = Plan(model=MODEL), Gamma(rate, burstiness)
     loads = [
-        Workload.of(lengths, request_count=400, arrivals=arrivals, seed=seed) for seed in (1, 2, 3)
+        Workload.of(lengths, request_count=400, arrivals=arrivals, seed=seed) for seed in range(16)
     ]
     simulated = in_virtual_time(plan, loads)
     asked = {"isl": 2048, "osl": 128, "range_ratio": 0.2, "rate": rate, "requests": 400}
     chance, found = priced("open", **asked), priced("open", **asked, burstiness=burstiness)
     for time in ("ttft_ms", "tpot_ms", "e2e_ms"):
         so, formula, by_chance = (getattr(one, time) for one in (simulated, found, chance))
-        assert abs(formula - so) < 0.6 * abs(by_chance - so), time
+        assert abs(formula - so) < max(0.6 * abs(by_chance - so), 0.03 * so), time
     assert found.ttft_ms == pytest.approx(simulated.ttft_ms, rel=0.2)
 
 

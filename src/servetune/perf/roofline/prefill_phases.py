@@ -37,7 +37,10 @@ class Phases(NamedTuple):
         own_prompts: Prompts of that step.
         later_prompts: Prompts of later steps of the same phase; as many are in earlier ones.
         rest_s: Those later steps.
-        phase_s: Steps of prompts from one step that decodes to the next, none mostly.
+        phase_s: Steps of prompts from one step without to the next, none mostly.
+        step_s: A step, with prompts or without.
+        computing: Share of steps that have prompts.
+        group: Prompts of one of those.
     """
 
     waited_s: Array
@@ -46,6 +49,9 @@ class Phases(NamedTuple):
     later_prompts: Array
     rest_s: Array
     phase_s: Array
+    step_s: Array
+    computing: Array
+    group: Array
 
 
 def phases(rate: Array, fixed_s: Array, prompt_s: Array, decode_s: Array, varied: Array) -> Phases:
@@ -99,4 +105,7 @@ def phases(rate: Array, fixed_s: Array, prompt_s: Array, decode_s: Array, varied
         later_prompts=later_prompts,
         rest_s=fixed_s * steps + prompt_s * later_prompts,
         phase_s=computing / decoding * (fixed_s + prompt_s * group),
+        step_s=step_s,
+        computing=computing,
+        group=group,
     )
