@@ -3,6 +3,7 @@
     python benchmarks/prediction/agreement.py [--engines tgi] [--users 1,96] [--rows]
     python benchmarks/prediction/agreement.py --runs [--rows]   # 5 min, whole runs of `--batch`
     python benchmarks/prediction/agreement.py --runs --burstiness 0.4   # open loops in bursts
+    python benchmarks/prediction/agreement.py --runs --others   # models and lengths not looked at
 
 One plan has one answer: the steady state by formula (`performance_at`, what `estimate` prints) and
 the engine in virtual time (`simulate`) should give the same throughput, time between tokens and
@@ -11,6 +12,8 @@ each user had two answers and before the last round, in which fewer and fewer us
 `tests/perf/test_agreement.py` holds the two together on a part of this grid. With `--runs` the
 formula is that of whole runs, their burst and their growing queue included (`RunFormulas`), over
 closed loops, equal and short answers among them, and open loops below and beyond what is served.
+Their formulas were made while looking at these; `--others` has open loops of other models, lengths
+and numbers of requests.
 """
 
 from __future__ import annotations
@@ -75,15 +78,51 @@ _ROUNDS, _LEAST_REQUESTS = 10, 600
 _ROUNDS_EQUAL, _LEAST_REQUESTS_EQUAL = 6, 48
 
 
-#: Prompt and answer tokens of whole runs, and the least length over the greatest.
-RUN_LENGTHS = ((1024, 32), (1024, 8), (1024, 512), (128, 128), (4000, 32), (8000, 4))
-RUN_RATIOS = (1.0, 0.8, 0.5)
-RUN_USERS = (2, 8, 32, 128)
-#: Rates over what closed loops of many users are served.
-RUN_RATES = (0.1, 0.5, 0.8, 0.95, 1.1, 1.5)
+class RunGrid(msgspec.Struct, frozen=True, kw_only=True):
+    """Whole runs that are compared.
+
+    Attributes:
+        places: Machines and models, of `PLACES`.
+        lengths: Prompt and answer tokens.
+        ratios: Least length over the greatest.
+        users: Users of closed loops.
+        open_ratios: Ratios of open loops.
+        rates: Rates of open loops over what closed loops of many users are served.
+        requests: Requests of an open loop.
+    """
+
+    places: tuple[int, ...]
+    lengths: tuple[tuple[int, int], ...]
+    ratios: tuple[float, ...]
+    users: tuple[int, ...]
+    open_ratios: tuple[float, ...]
+    rates: tuple[float, ...]
+    requests: tuple[int, ...]
+
+
+LOOKED_AT = RunGrid(
+    places=(1, 2, 5),
+    lengths=((1024, 32), (1024, 8), (1024, 512), (128, 128), (4000, 32), (8000, 4)),
+    ratios=(1.0, 0.8, 0.5),
+    users=(2, 8, 32, 128),
+    open_ratios=(0.8,),
+    rates=(0.1, 0.5, 0.8, 0.95, 1.1, 1.5),
+    requests=(600,),
+)
+OTHERS = RunGrid(
+    places=(3, 4, 6),
+    lengths=((256, 64), (2048, 200), (600, 16), (3000, 100)),
+    ratios=(1.0, 0.5),
+    users=(),
+    open_ratios=(1.0, 0.5),
+    rates=(0.3, 0.6, 0.85, 0.95, 1.2),
+    requests=(150, 1500),
+)
 #: Prompts that TGI takes in a step by default, as it never takes a part of one.
 _MOST_PROMPT_TOKENS_OF_TGI = 4096
-_RUN_CONTEXT, _MANY_USERS, _OPEN_REQUESTS, _SEEDS = 16384, 512, 600, 12
+_RUN_CONTEXT, _MANY_USERS = 16384, 512
+#: Simulated runs of an open loop: near saturation few long queues decide the mean.
+_SEEDS = 12
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -166,16 +205,16 @@ class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):
     tpot: float
 
 
-def compared_runs(engine: str, burstiness: float) -> Iterator[ComparedRun]:
-    """Whole runs of every load on three models, but for those that an engine refuses in part.
+def compared_runs(engine: str, grid: RunGrid, burstiness: float) -> Iterator[ComparedRun]:
+    """Whole runs of a grid, but for those that an engine refuses in part.
 
     With another burstiness than one, open loops alone: by the formula for it, and as if requests
     came by chance.
     """
-    for model, gpu, count in (PLACES[1], PLACES[2], PLACES[5]):
+    for model, gpu, count in (PLACES[number] for number in grid.places):
         shape, machine = load_shape(model, catalogue_first=True), node(gpu=gpu, count=count)
         plan = Plan(model=model, engine=engine, tensor_parallel=count, max_model_len=_RUN_CONTEXT)
-        for (prompt, answer), ratio in itertools.product(RUN_LENGTHS, RUN_RATIOS):
+        for (prompt, answer), ratio in itertools.product(grid.lengths, grid.ratios):
             if engine == "tgi" and prompt > _MOST_PROMPT_TOKENS_OF_TGI:
                 continue
             lengths = LengthLaws.ranged(prompt, answer, ratio)
@@ -185,29 +224,41 @@ def compared_runs(engine: str, burstiness: float) -> Iterator[ComparedRun]:
                 plan=plan,
                 lengths=lengths,
                 concurrency=1,
-                request_count=_OPEN_REQUESTS,
+                request_count=1,
                 warmed=True,
             )
             name = f"{model}, {prompt} / {answer} from {ratio:g}"
-            for users in RUN_USERS if burstiness == 1 else ():
+            for users in grid.users if burstiness == 1 else ():
                 load = Workload.of(lengths, request_count=10 * users, concurrency=users)
                 run = msgspec.structs.replace(planned, concurrency=users, request_count=10 * users)
                 yield from _compared_run(run, [load], "closed", f"{name}, {users} users")
-            many = Workload.of(lengths, request_count=_OPEN_REQUESTS)
-            served = performance_at(shape, machine, plan, many, _MANY_USERS).requests_per_s
-            for share in RUN_RATES if ratio == RUN_RATIOS[1] else ():
-                rate = share * served
-                arrivals = Poisson(rate) if burstiness == 1 else Gamma(rate, burstiness)
-                loads = [
-                    Workload.of(lengths, request_count=_OPEN_REQUESTS, arrivals=arrivals, seed=seed)
-                    for seed in range(_SEEDS)
-                ]
-                run = msgspec.structs.replace(planned, protocol="open", rate_per_s=rate)
-                what, name_at = f"open at {share:g}", f"{name}, {rate:.3g}/s"
-                if burstiness != 1:
-                    yield from _compared_run(run, loads, f"{what}, as if by chance", name_at)
-                    run = msgspec.structs.replace(run, dispersion=1 / burstiness)
-                yield from _compared_run(run, loads, what, name_at)
+            if ratio in grid.open_ratios:
+                for requests in grid.requests:
+                    run = msgspec.structs.replace(planned, request_count=requests)
+                    yield from _open_loops(run, grid.rates, burstiness, name)
+
+
+def _open_loops(
+    planned: PlannedRun, rates: Sequence[float], burstiness: float, name: str
+) -> Iterator[ComparedRun]:
+    """Open loops at rates over what closed loops of many users are served."""
+    lengths, requests = planned.lengths, planned.request_count
+    assert isinstance(lengths, LengthLaws)
+    many = Workload.of(lengths, request_count=_MANY_USERS)
+    point = performance_at(planned.shape, planned.node, planned.plan, many, _MANY_USERS)
+    for share in rates:
+        rate = share * point.requests_per_s
+        arrivals = Poisson(rate) if burstiness == 1 else Gamma(rate, burstiness)
+        loads = [
+            Workload.of(lengths, request_count=requests, arrivals=arrivals, seed=seed)
+            for seed in range(_SEEDS)
+        ]
+        run = msgspec.structs.replace(planned, protocol="open", rate_per_s=rate)
+        what, name_at = f"open at {share:g}", f"{name}, {requests} at {rate:.3g}/s"
+        if burstiness != 1:
+            yield from _compared_run(run, loads, f"{what}, as if by chance", name_at)
+            run = msgspec.structs.replace(run, dispersion=1 / burstiness)
+        yield from _compared_run(run, loads, what, name_at)
 
 
 def _compared_run(
@@ -284,12 +335,15 @@ def main() -> int:
     parser.add_argument("--users", default=",".join(map(str, USERS)))
     parser.add_argument("--rows", action="store_true", help="print every plan")
     parser.add_argument("--runs", action="store_true", help="whole runs of --batch")
+    parser.add_argument("--others", action="store_true", help="whole runs that were not looked at")
     parser.add_argument("--burstiness", type=float, default=1.0, help="shape of open loops' gaps")
     given = parser.parse_args()
     if given.runs:
         runs = []
         for engine in given.engines.split(","):
-            for each in compared_runs(engine, given.burstiness):
+            for each in compared_runs(
+                engine, OTHERS if given.others else LOOKED_AT, given.burstiness
+            ):
                 runs.append(each)
                 if given.rows:
                     found = f"{each.e2e:+7.1%} {each.ttft:+7.1%} {each.tpot:+7.1%}"

@@ -172,7 +172,7 @@ def test_prompts_of_an_open_loop_lengthen_the_gaps_of_those_that_decode(
 
 @pytest.mark.parametrize("burstiness", [0.4, 3.0])
 def test_requests_in_bursts_meet_more_than_those_who_come_by_chance(burstiness: float) -> None:
-    """The formula has two fifths, at least, of what they are off those by chance, or is 3% off."""
+    """The formula for bursts is nearer to them than the one for chance, or within 3%."""
     lengths, rate = LengthLaws.ranged(2048, 128, 0.2), 8.0
     plan, arrivals = Plan(model=MODEL), Gamma(rate, burstiness)
     loads = [

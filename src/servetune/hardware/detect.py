@@ -163,6 +163,10 @@ _CARDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 #: NVLink bridges of cards that usually have none, for those that report one.
 _BRIDGES: Mapping[str, str] = MappingProxyType(
     {
+        "RTX 2080 Ti": "nvlink2-bridge",
+        "TITAN RTX": "nvlink2-bridge",
+        "Quadro RTX 6000": "nvlink2-bridge",
+        "Quadro RTX 8000": "nvlink2-bridge",
         "A30": "nvlink3-bridge",
         "A40": "nvlink3-bridge",
         "RTX A6000": "nvlink3-bridge",

@@ -1,7 +1,7 @@
 """Open loops by formula: requests that come by chance, at a rate.
 
-`run_formulas` has the symbols and `open_steps` what a request meets. There are no clumps and nobody
-is in step, but a queue of prompts or of places may grow with the run.
+`run_formulas` has the symbols and `open_steps` what a request meets. Nobody is in step, as users of
+closed loops are, but a queue of prompts or of places may grow with the run.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def open_loops(runs: Runs, laws: StepLaws) -> tuple[RunTimes, Array]:
     ]
     steps = [(mask, kind(runs, laws, rate, most)) for mask, kind in kinds if mask.any()]
 
-    def times(running: Array) -> OpenTimes:
+    def times(running: Array, *, lasting: bool = False) -> OpenTimes:
         (_, first), *others = steps
-        found = first.times(running)
+        found = first.times(running, lasting=lasting)
         for mask, other in others:
-            both = zip(other.times(running), found, strict=True)
+            both = zip(other.times(running, lasting=lasting), found, strict=True)
             found = OpenTimes(*(np.where(mask, a, b) for a, b in both))
         return found
 
@@ -66,8 +66,8 @@ def open_loops(runs: Runs, laws: StepLaws) -> tuple[RunTimes, Array]:
         e2e_s = first_s + queued_s + decode_s
         more = rate * _seen_s(runs, long_s, e2e_s) * decode_s / e2e_s > running
         low, high = np.where(more, middle, low), np.where(more, high, middle)
-    # Who waits for a place has passed the queue of prompts meanwhile.
-    full = times(most)
+    # Places are short while requests come. Who waits for one has passed the queue of prompts.
+    lasting_s, full = times(running, lasting=True).tau_s, times(most, lasting=True)
     # A place is taken again in the next step, where prompts are gathered in the next group's.
     again = np.where(gathers, 0.0, 1 - 1 / places)
     held_s, full_s = (
@@ -79,8 +79,8 @@ def open_loops(runs: Runs, laws: StepLaws) -> tuple[RunTimes, Array]:
     # Below saturation the steady state says how busy places are; beyond it those who are inside by
     # the end of the run, as a short one never has a steady state.
     lone_s = runs.prompts_s(laws, np.ones_like(rate))
-    wanted = rate * runs.answer_steps * tau_s / most
-    wanted = np.maximum(wanted, rate * (lone_s + runs.answer_steps * tau_s) / places)
+    wanted = rate * runs.answer_steps * lasting_s / most
+    wanted = np.maximum(wanted, rate * (lone_s + runs.answer_steps * lasting_s) / places)
     busy = np.maximum(wanted, np.minimum(1.0, rate * full_s / places))
     taken = all_taken(rate * held_s, rate * full_s, places)
     chance = (1 + runs.varied) * np.minimum(taken, busy)

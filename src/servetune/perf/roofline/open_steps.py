@@ -2,8 +2,8 @@
 
 A step has the prompts that came during the one before. It takes a fixed time and one for each of
 its prompts, so that the chain of steps can be solved (`prefill_phases`): by the time of a step with
-one prompt and of one with as many as a request meets, which each round of `open_loops` knows from
-the one before.
+one prompt and of one with as many as a request meets. How many it meets is known from the call
+before, so that `open_loops` calls again until nothing moves.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from typing import NamedTuple
 import numpy as np
 
 from servetune.perf.roofline.prefill_phases import Phases, phases
-from servetune.perf.roofline.queues import MOST_GROWTH, chance_of_a_queue, queue_s
+from servetune.perf.roofline.queues import MOST_GROWTH, queue_s, variation_of_servers
 from servetune.perf.roofline.runs import Runs
 from servetune.perf.roofline.step_laws import Array, StepLaws
 
 #: Clumped requests come, on average, within the time in which 1 / `_SOON` come by chance. Read off
 #: gamma laws of a shape of 0.7.
 _SOON = 3.0
-#: Fewest requests that count as one where they come evenly.
+#: Requests of a clump at least: below one where requests come more evenly than by chance.
 _LEAST_CLUMP = 0.2
 #: Bounds of the time of each further prompt of a step, over that of a lone one and over that in
 #: which the next comes.
 _LEAST_SLOPE, _MOST_LOAD = 0.02, 0.995
+#: Least time, for divisions.
 _INSTANT_S = 1e-12
 
 
@@ -53,7 +54,7 @@ class _Chain(NamedTuple):
         found: Means of the chain; its rate and prompts are those of clumps.
         met: Prompts of the step that has the own one.
         each_s: Time of each further prompt of a step.
-        load: Prompts that come in that time, as many as in a run of this length.
+        load: Prompts that come in that time, at a rate below one that would overload a long run.
         working: Share of requests that find somebody inside.
         waited_s: Wait for the step in progress.
         own_s: Step of the own prompt, no longer than a full one.
@@ -90,8 +91,13 @@ class OpenSteps(ABC):
         self._met = np.full_like(rate, 2.0)
 
     @abstractmethod
-    def times(self, running: Array) -> OpenTimes:
-        """Times while so many decode."""
+    def times(self, running: Array, *, lasting: bool = False) -> OpenTimes:
+        """Times while so many decode, by what the call before has met.
+
+        Args:
+            running: Sequences that decode, shape (R,).
+            lasting: Whether requests go on coming, and not only as many as the run has.
+        """
 
     def _chain(
         self, steps_s: tuple[Array, Array, Array, Array], full: Array, running: Array
@@ -106,11 +112,11 @@ class OpenSteps(ABC):
         plain_s, lone_s, wide_s, full_s = steps_s
         runs, rate, clump = self._runs, self._rate, self._clump
         busy = rate * full_s / full
-        # Prompts as they come in a long run whose queue is, on average, what it is in this one.
-        varied = np.maximum(0.0, 1 + self._varied + 2 * runs.clumped)  # Kingman's formula
-        chance = chance_of_a_queue(busy, full, varied)
-        idle = (np.hypot(1 - busy, 2 * busy * np.sqrt(chance / runs.requests)) + 1 - busy) / 2
-        seen = rate * np.minimum(1.0, (1 - idle) / busy)
+        # The rate in a long run whose queue is, on average, as long as this run's.
+        variation = np.maximum(0.0, 1 + self._varied + 2 * runs.clumped)  # Kingman's formula
+        variation = variation_of_servers(busy, full, variation)
+        idle = (np.hypot(1 - busy, 2 * busy * np.sqrt(variation / runs.requests)) + 1 - busy) / 2
+        seen = rate / (busy + idle)
         each_s = np.clip((wide_s - lone_s) / (self._met - 1), _LEAST_SLOPE * lone_s, lone_s)
         each_s = np.minimum(each_s, _MOST_LOAD / seen)
         fixed_s = lone_s - each_s
@@ -137,7 +143,7 @@ class OpenSteps(ABC):
         return OpenTimes(first_s, chain.own_s, chain.queue_s, tau_s)
 
     def _behind_s(self, chain: _Chain, clumped: Array, lone_s: Array) -> Array:
-        """Prompts of the own clump that come after one's own.
+        """Time of the prompts that come after the own one in its clump.
 
         Of a clump that finds nobody the first is computed alone.
         """
@@ -160,7 +166,7 @@ class MixedSteps(OpenSteps):
     gaps for clumps of a closed loop or for users in step.
     """
 
-    def times(self, running: Array) -> OpenTimes:
+    def times(self, running: Array, *, lasting: bool = False) -> OpenTimes:
         runs, rate = self._runs, self._rate
         laws = self._laws.with_batches(np.clip(running * runs.stages, 1.0, runs.stages))
         decoding = np.maximum(1.0, running)
@@ -175,7 +181,8 @@ class MixedSteps(OpenSteps):
         full_s = runs.mixed_s(laws, full, decoding)
         chain = self._chain((plain_s, lone_s, wide_s, full_s), full, running)
         found, load = chain.found, chain.load
-        # Prompts that do not fit take several steps, in each of which all decode.
+        # Prompts that do not fit take several steps, in each of which all decode: a token waits for
+        # no more than a full step.
         most_s = np.maximum(plain_s, full_s * np.minimum(1.0, fit))
         parts = np.maximum(1.0, found.group * self._clump / fit)
         step_s = found.step_s / (1 - found.computing + found.computing * parts)
@@ -193,7 +200,8 @@ class MixedSteps(OpenSteps):
         extra_s = np.maximum(0.0, tau_s - plain_s)
         served = np.minimum(rate, full / full_s)
         extra_s = extra_s * np.minimum(1.0, running / (served * runs.steps * tau_s))
-        extra_s = np.minimum(extra_s, (places - 1) * prompt_s / runs.steps)
+        others = np.maximum(0.0, np.minimum(places, runs.requests) - 1)
+        extra_s = np.minimum(extra_s, others * prompt_s / runs.steps)
         # A token has more beside it than decode on average, as their number varies.
         varied = (1 + clumped) / (1 - np.minimum(MOST_GROWTH, rate * chain.each_s))
         beside = np.clip(running + varied, 1.0, self._most)
@@ -208,12 +216,12 @@ class PrefillFirstSteps(OpenSteps):
         super().__init__(runs, laws, rate, most)
         self._full = np.clip(runs.budget / runs.inputs, 1.0, runs.most_placed(laws.c))
         self._full_s = runs.prompts_s(laws, self._full)
-        self._lone_s = runs.prompts_s(laws, np.ones_like(rate))
+        self._lone_s = self._prompts_s(np.ones_like(rate))
         self._share = np.ones_like(rate)  # of those that have a first token, in a step that decodes
 
-    def times(self, running: Array) -> OpenTimes:
+    def times(self, running: Array, *, lasting: bool = False) -> OpenTimes:
         runs, laws = self._runs, self._laws
-        wide_s = runs.prompts_s(laws, self._met)
+        wide_s = self._prompts_s(self._met)
         step_s = runs.decode_s(laws, np.clip(running * self._share, 1.0, self._most))
         chain = self._chain((step_s, self._lone_s, wide_s, self._full_s), self._full, running)
         found = chain.found
@@ -222,25 +230,30 @@ class PrefillFirstSteps(OpenSteps):
         clumped = self._clumped(around_s)
         beside = running * self._share + chain.met
         beside = beside + 2 * (found.later_prompts * self._clump + clumped)
-        most = np.minimum(self._most, np.maximum(1.0, runs.requests / 2))
+        most = np.minimum(self._most, np.maximum(1.0, runs.requests))
         plain_s = runs.decode_s(laws, np.clip(beside, 1.0, most))
         held_s = (runs.steps - 1) * found.phase_s + found.rest_s
         held_s = np.maximum(0.0, held_s + self._behind_s(chain, clumped, self._lone_s))
         self._share = (step_s + found.phase_s) / (plain_s + held_s / runs.steps)
-        tau_s = plain_s + self._held_s(held_s, runs.steps * plain_s) / runs.steps
-        return self._times(chain, step_s, tau_s)
+        # None is computed while all places are taken, and each of a run once.
+        held_s = np.minimum(held_s, (self._most - 1) * self._full_s / self._full)
+        held_s = np.minimum(held_s, np.maximum(0.0, runs.requests - 1) * self._lone_s)
+        if not lasting:
+            held_s = held_s * self._share_held(held_s + runs.steps * plain_s)
+        return self._times(chain, step_s, plain_s + held_s / runs.steps)
 
-    def _held_s(self, held_s: Array, decode_s: Array) -> Array:
-        """Time in which others' prompts hold an answer up, in a run that ends.
+    def _prompts_s(self, prompts: Array) -> Array:
+        """Steps that compute so many prompts, each as long as it happens to be."""
+        return self._runs.mixed_s(self._laws, prompts, 0 * prompts, by_chance=True)
 
-        None is computed while all places are taken, nor after the last has come: whoever comes
-        late is held up until then.
+    def _share_held(self, decode_s: Array) -> Array:
+        """Share of the time that prompts hold an answer up which a run that ends has.
+
+        None is computed after the last has come, and whoever comes late is held up until then.
         """
         prompt_s = self._full_s / self._full
-        held_s = np.minimum(held_s, (self._most - 1) * prompt_s)
-        long_s = self._runs.requests * np.maximum(1 / self._rate, prompt_s)
-        over = (held_s + decode_s) / long_s
-        return np.asarray(held_s * np.where(over < 1, 1 - over / 2, 1 / (2 * np.maximum(1, over))))
+        over = decode_s / (self._runs.requests * np.maximum(1 / self._rate, prompt_s))
+        return np.asarray(np.where(over < 1, 1 - over / 2, 1 / (2 * np.maximum(1, over))))
 
 
 class GatheredSteps(OpenSteps):
@@ -250,7 +263,7 @@ class GatheredSteps(OpenSteps):
     no other prompt before the steps are over again.
     """
 
-    def times(self, running: Array) -> OpenTimes:
+    def times(self, running: Array, *, lasting: bool = False) -> OpenTimes:
         runs, laws, rate = self._runs, self._laws, self._rate
         gathering = runs.gathering(laws.c)
         plain_s = runs.decode_s(laws, np.clip(1 + running, 1.0, self._most))

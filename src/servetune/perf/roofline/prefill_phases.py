@@ -1,14 +1,14 @@
-"""Engines that compute prompts first, at a rate: phases of prompts between steps that decode.
+"""Steps at a rate: each computes the prompts that came during the one before.
 
-Requests come by chance, r a second. While prompts wait, those that have come are computed in one
-step after another, and nothing decodes; a step of g prompts takes a + b g seconds. When none has
-come, those that have their first token decode for a step of d seconds. The prompts that come during
-a step are a Markov chain, whose generating function f at z follows from that at
+Requests come by chance, r a second. A step of g prompts takes a + b g seconds, and one without
+prompts, which decodes, d seconds. Steps with prompts in a row are a phase: an engine that computes
+prompts before it decodes has no token meanwhile, one that mixes both has longer steps. The prompts
+that come during a step are a Markov chain, whose generating function f at z follows from that at
 s(z) = exp(-r b (1 - z)):
 
     f(z) = A(z) f(s(z)) + q B(z),    A(z) = exp(-r a (1 - z)),    B(z) = exp(-r d (1 - z)) - A(z)
 
-where q = f(0) is the share of steps that decode. From z = 0 on s(z) goes to 1, where f is 1, and
+where q = f(0) is the share of steps without prompts. From z = 0 on s(z) goes to 1, where f is 1;
 that gives q. The same recursion, begun with the prompts of a request's own step, counts the steps
 and prompts that still come before its phase is over. `tests/perf/test_prefill_phases.py` holds it
 to a simulated chain.
@@ -24,8 +24,8 @@ from servetune.perf.roofline.step_laws import Array
 
 #: Terms of the recursion; the rest is summed as of points near 1.
 _TERMS = 12
-#: Least share of steps that compute prompts.
-_FEWEST = 1e-12
+#: Least share of steps that compute prompts, and least chance that a phase ends.
+_FEWEST, _LEAST_END = 1e-12, 1e-30
 
 
 class Phases(NamedTuple):
@@ -37,7 +37,7 @@ class Phases(NamedTuple):
         own_prompts: Prompts of that step.
         later_prompts: Prompts of later steps of the same phase; as many are in earlier ones.
         rest_s: Those later steps.
-        phase_s: Steps of prompts from one step without to the next, none mostly.
+        phase_s: Steps with prompts from one step without to the next; most often there is none.
         step_s: A step, with prompts or without.
         computing: Share of steps that have prompts.
         group: Prompts of one of those.
@@ -61,7 +61,7 @@ def phases(rate: Array, fixed_s: Array, prompt_s: Array, decode_s: Array, varied
         rate: Requests per second; times `prompt_s` below one.
         fixed_s: Time of a step of prompts whatever their number.
         prompt_s: Further time of each prompt.
-        decode_s: Step that decodes.
+        decode_s: Step without prompts.
         varied: Squared coefficient of variation of `prompt_s`.
     """
     load, fixed, plain = rate * prompt_s, rate * fixed_s, rate * decode_s
@@ -73,7 +73,7 @@ def phases(rate: Array, fixed_s: Array, prompt_s: Array, decode_s: Array, varied
     shares, others = np.exp(-fixed * away), np.exp(-plain * away)
     reached = np.cumprod(shares, axis=0)
     weights = np.concatenate([np.ones((1, len(rate))), reached[:-1]])
-    end = reached[-1] * np.exp(-fixed * beyond)
+    end = np.maximum(_LEAST_END, reached[-1] * np.exp(-fixed * beyond))
     added = (weights * (others - shares)).sum(axis=0) + reached[-1] * (fixed - plain) * beyond
     decoding = np.minimum(end / (1 - added), 1 - _FEWEST)
     computing = 1 - decoding

@@ -14,15 +14,16 @@ _NEAR = 1e-6
 MOST_GROWTH = 0.95
 
 
-def chance_of_a_queue(busy: Array, servers: Array, varied: Array) -> Array:
-    """`chance` of `queue_s` for so many servers, which serve in times of this variation.
+def variation_of_servers(busy: Array, servers: Array, variation: Array) -> Array:
+    """`variation` of `queue_s` for a number of servers, as if they were one that is as fast.
 
     Args:
         busy: Share of all servers that is busy.
         servers: Servers, one at least.
-        varied: 1 + cv^2 of the service of one, or Kingman's sum of those of arrivals and service.
+        variation: That of one server: 1 + cv^2 of its times, or Kingman's sum of the squared
+            coefficients of variation of arrivals and service.
     """
-    return np.asarray(varied * np.minimum(1.0, busy) ** (np.sqrt(2 * (servers + 1)) - 2))
+    return np.asarray(variation * np.minimum(1.0, busy) ** (np.sqrt(2 * (servers + 1)) - 2))
 
 
 def all_taken(inside: Array, full: Array, places: Array) -> Array:
@@ -46,17 +47,17 @@ def all_taken(inside: Array, full: Array, places: Array) -> Array:
     return np.asarray(beyond / (1 - reached / 2 + beyond))
 
 
-def queue_s(requests: Array, busy: Array, rate: Array, chance: Array) -> Array:
+def queue_s(requests: Array, busy: Array, rate: Array, variation: Array) -> Array:
     """Mean wait in a queue that is empty when the run begins.
 
-    For a long run it is chance * x^2 / (2 rate (1 - x)) for a server that is busy for the fraction
-    x: of M/G/1 for a chance of 1 + cv^2, that of its service, of M/G/k times
+    For a long run it is variation * x^2 / (2 rate (1 - x)) for a server that is busy for the
+    fraction x: of M/G/1 for a variation of 1 + cv^2, that of its service, of M/G/k times
     x^(sqrt(2 (k + 1)) - 2) (Sakasegawa, An approximation formula for L_q, Ann. Inst. Statist. Math.
-    29, 1977), where one more x takes off the residual of what is in service. Beyond x = 1 the
-    queue grows for as long as requests come: T (x - 1) / 2 is the mean. What joins both is
+    29, 1977), where one more x takes off the residual of what is in service. Beyond x = 1 the queue
+    grows for as long as requests come: T (x - 1) / 2 is the mean. What joins both is
     Akcelik's formula of a queue within a time T (Rouphail and Akcelik, Oversaturation delay
     estimates with consideration of peaking, Transportation Research Record 1365, 1992).
     """
     over = busy - 1
-    rooted = np.sqrt(over**2 + 4 * chance * busy**2 / requests)
+    rooted = np.sqrt(over**2 + 4 * variation * busy**2 / requests)
     return np.asarray(requests / rate / 4 * (over + rooted))
