@@ -36,7 +36,7 @@ class Phases(NamedTuple):
         own_s: Step of its prompt.
         own_prompts: Prompts of that step.
         later_prompts: Prompts of later steps of the same phase; as many are in earlier ones.
-        rest_s: Those later steps.
+        rest_s: Time of those later steps.
         phase_s: Steps with prompts from one step without to the next; most often there is none.
         step_s: A step, with prompts or without.
         computing: Share of steps that have prompts.
