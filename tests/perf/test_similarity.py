@@ -308,7 +308,8 @@ def test_what_is_assumed_of_silicon_is_doubted_more() -> None:
     known, assumed = (doubts_of(node(gpu=gpu)) for gpu in ("H100", "V100"))
     slower = dict(zip(CAUSES, assumed / known, strict=True))
     assert slower["compute"] > 1.5
-    assert slower["memory"] == slower["kernels"] == pytest.approx(slower["compute"])
+    for cause in ("memory", "kernels"):
+        assert slower[cause] == pytest.approx(slower["compute"])
     assert slower["host"] == 1
 
 
