@@ -94,6 +94,18 @@ def test_a_run_that_is_stopped_leaves_no_container(sweep, docker, how):
     sweep.await_nothing_left()  # and `docker` sees to it that nothing of its daemon's is
 
 
+@pytest.mark.slow
+def test_a_container_goes_although_the_client_that_stops_it_starts_late(sweep, docker):
+    """On a busy machine `docker stop` was killed before it had asked for anything."""
+    client = Path(docker["PATH"].split(os.pathsep)[0]) / "docker"
+    begun = client.read_text()
+    client.write_text(begun.replace("exec ", '[ "$1" = stop ] && sleep 4\nexec ', 1))
+    run = begin(sweep, docker)
+    run.kill()
+    run.communicate(timeout=60)
+    sweep.await_nothing_left()  # and `docker` sees to it that nothing of its daemon's is
+
+
 def begin(sweep, docker):
     """A run with a container under load."""
     words = whole(

@@ -37,8 +37,8 @@ HUB = "/root/.cache/huggingface"
 _PASSED = frozenset({"HF_TOKEN", "HF_HUB_OFFLINE", "HF_ENDPOINT"})
 
 #: Ends the container with its client. The daemon starts containers, so that no process here is
-#: a server's parent: killing the client would leave the server. A second of grace, since a
-#: servetune that was killed leaves its watchdog no more than two.
+#: a server's parent: killing the client would leave the server. A second of grace, as the watchdog
+#: of a servetune that was killed waits ten for the stop to be asked for and done.
 _GUARD = """
 name=$1; shift
 trap 'docker stop --time 1 "$name" >/dev/null 2>&1' TERM
