@@ -38,7 +38,7 @@ MARKS = ("SERVETUNE_OWNER", "SERVETUNE_SERVER_LOG")
 
 #: For a server whose servetune is gone, so that nobody waits: long enough to free shared memory,
 #: and for a `docker stop` that a busy machine starts late, whose container would else be left.
-_ABANDONED_GRACE_S = 10.0
+_ABANDONED_GRACE_S = 6.0
 _LEFTOVERS_GRACE_S = 1.0  # for helpers whose server is gone
 _BURIAL_S = 5.0  # for what was killed to be gone from the process table
 _TICK_S = 0.5

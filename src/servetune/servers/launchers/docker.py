@@ -38,7 +38,7 @@ _PASSED = frozenset({"HF_TOKEN", "HF_HUB_OFFLINE", "HF_ENDPOINT"})
 
 #: Ends the container with its client. The daemon starts containers, so that no process here is
 #: a server's parent: killing the client would leave the server. A second of grace, as the watchdog
-#: of a servetune that was killed waits ten for the stop to be asked for and done.
+#: of a servetune that was killed waits six for the stop to be asked for and done.
 _GUARD = """
 name=$1; shift
 trap 'docker stop --time 1 "$name" >/dev/null 2>&1' TERM
