@@ -339,7 +339,7 @@ def test_the_stages_of_a_load_clients_report_are_anchors(run, tmp_path):
     [
         ((), "do not name their model"),
         (("--model", "Qwen/Qwen3-4B"), "do not name their machine"),
-        ((*ON_L4, "--server-args", "max_num_seqs=[8,16]"), "has several values"),
+        ((*ON_L4, "--server-args", "max_num_seqs=[8,16]"), "has 2 values"),
     ],
 )
 def test_what_a_report_does_not_say_is_asked_for(run, tmp_path, given, says):

@@ -437,7 +437,7 @@ def test_server_settings_are_priced_and_come_back_in_the_commands(servetune):
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ("api_server_count=[1,2]", "has 2 values, estimate prices one"),
+        ("api_server_count=[1,2]", "has 2 values, and a server is started with one"),
         ("tensor_parallel_size=2", "the split over GPUs is not read from --server-args"),
         ("api_srver_count=2", "has no setting api_srver_count"),
         ("api_server_count=-1", "api_server_count is 1 or more, got -1"),

@@ -1,7 +1,9 @@
 import itertools
+import re
 
 import pytest
 
+from servetune.errors import InputError
 from servetune.models import load_shape
 from servetune.perf.roofline import predict_runs
 from servetune.perf.roofline.run_formulas import RunPoint
@@ -156,3 +158,34 @@ def test_rows_priced_together_are_priced_as_each_alone():
 def test_what_a_row_is_taken_for_is_said(columns, words):
     row = ROW | {"engine": "vllm"} | columns
     assert words in assumed(row, run_of(row, catalogued))
+
+
+def test_a_row_states_settings_of_its_server_in_the_engines_words():
+    plan = run_of({**ROW, "server_args": "max_num_seqs=16;enforce_eager=true"}, catalogued).plan
+    assert (plan.max_num_seqs, plan.enforce_eager) == (16, True)
+    served = run_of(
+        {**ROW, "engine": "sglang", "server_args": "mem_fraction_static=0.8"}, catalogued
+    )
+    assert served.plan.gpu_memory_fraction == 0.8
+
+
+def test_stated_settings_lengthen_what_they_lengthen():
+    crowd = {**ROW, "concurrency": "64"}
+    plain, few = (priced_row(crowd | {"server_args": text}) for text in ("", "max_num_seqs=16"))
+    assert few.ttft_ms > 2 * plain.ttft_ms
+
+
+@pytest.mark.parametrize(
+    ("engine", "text", "message"),
+    [
+        ("vllm", "max_num_seqs=[16,32]", "max_num_seqs has 2 values"),
+        ("vllm", "tensor_parallel_size=4", "tensor_parallel is not read from server_args"),
+    ],
+)
+def test_settings_that_a_row_cannot_state_are_refused(engine, text, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        run_of({**ROW, "engine": engine, "server_args": text}, catalogued)
+
+
+def priced_row(row):
+    return predict_runs([run_of(row, catalogued)])[0].point

@@ -10,7 +10,7 @@ from servetune.api.shared_options import Drafts, PlanOptions
 from servetune.engines import engine, plan_from_settings
 from servetune.errors import InputError
 from servetune.plan import Plan
-from servetune.search import Space, parse_settings
+from servetune.search import fixed_settings
 
 
 def estimated_plan(
@@ -39,16 +39,12 @@ def estimated_plan(
         PlanError: The engine has no such setting.
     """
     served_by = engine(name)
-    axes = parse_settings(";".join(server_args), types=served_by.settings().types())
-    for axis in axes:
-        if len(axis.rows) > 1:
-            raise InputError(
-                f"{'*'.join(axis.names)} has {len(axis.rows)} values, estimate prices one",
-                hint=f"sweep it with servetune tune --engine {name}",
-            )
-    space = Space(server=axes)
-    space.require_sound()
-    told = plan_from_settings(name, model, next(space.servers()))
+    settings = fixed_settings(
+        ";".join(server_args),
+        types=served_by.settings().types(),
+        hint=f"sweep it with servetune tune --engine {name}",
+    )
+    told = plan_from_settings(name, model, settings)
     require_known_settings(served_by, told, allow_unknown=allow_unknown)
     front, sampling = served_by.behaviour.front_end, served_by.behaviour.sampling
     read = (front.processes, front.interval, sampling.setting)

@@ -24,7 +24,7 @@ from servetune.hardware import (
 )
 from servetune.hardware.detect import detect, detect_cpu
 from servetune.plan import Plan
-from servetune.search import Goal, Space, parse_objectives, parse_settings
+from servetune.search import Goal, fixed_settings, parse_objectives
 from servetune.store import (
     BESIDE_JOURNAL,
     REQUESTS,
@@ -187,18 +187,11 @@ def with_server_args(records: Sequence[TrialRecord], settings: Sequence[str]) ->
 
 def _with_settings(record: TrialRecord, settings: Sequence[str]) -> TrialRecord:
     named = record.metadata.engine or DEFAULT_ENGINE
-    space = Space(server=parse_settings(";".join(settings), types=engine(named).argument_types()))
-    space.require_sound()
-    if len(space) > 1:
-        raise InputError(
-            "--server-args has several values, and the server was started with one",
-            hint="give one value of each setting",
-        )
-    [server_args] = space.servers()
+    server_args = fixed_settings(";".join(settings), types=engine(named).argument_types())
     key = trial_key(
         model="", engine=named, server_args=server_args, client_args={"trial": record.key}
     )
-    config = msgspec.structs.replace(record.config, server_args=dict(server_args))
+    config = msgspec.structs.replace(record.config, server_args=server_args)
     return msgspec.structs.replace(record, config=config, key=key)
 
 

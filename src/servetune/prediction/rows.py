@@ -38,6 +38,7 @@ from servetune.perf.roofline.accuracy import Ran
 from servetune.perf.roofline.runs import Protocol
 from servetune.plan import Plan
 from servetune.prediction.conventions import Convention, RowFacts, UnstatedSettings
+from servetune.prediction.stated_settings import stated_settings
 from servetune.workload import LengthLaws
 from servetune.workload.laws import Always, Law, LogNormal, Uniform
 
@@ -86,11 +87,10 @@ def run_of(
     drafts = unstated.draft_tokens
     lengths = _lengths(row, facts, unstated.equal_lengths)
     moments = length_moments(lengths)
-    # Servers of closed loops and batches are taken to be started for so many sequences at a time.
     replicas = _count(row, "replicas", default=1)
     capped = protocol == "open" and bool(row.get("max_concurrency", "").strip())
     each = math.ceil(facts.concurrency / copies / replicas)
-    places = None if protocol == "open" else max(1, each)
+    places = _places(protocol, facts.engine, each)
     plan = Plan(
         model=shape.name,
         engine=_planned_as(facts.engine, copies),
@@ -113,11 +113,14 @@ def run_of(
         draft_method="mtp" if drafts else None,
         draft_acceptance_fraction=unstated.draft_acceptance_fraction if drafts else None,
     )
+    stated = stated_settings(facts.engine, row.get("server_args", "").strip())
+    plan = msgspec.structs.replace(plan, **stated)
     # The row was run, so its plan is one that an engine can run: `assumptions` reports changes.
     plan = with_wider_share(with_whole_experts(plan, shape), shape, gpu)
     if protocol == "static" and step_law_facts(facts.engine).batches_have_usual_length:
         plan = with_usual_length(plan, shape, gpu)
-    plan = with_useful_places(plan, shape, gpu, moments.context_tokens)
+    if "max_num_seqs" not in stated:
+        plan = with_useful_places(plan, shape, gpu, moments.context_tokens)
     return PlannedRun(
         shape=shape,
         node=_machine(gpu, plan.device_count),
@@ -134,6 +137,23 @@ def run_of(
         engine_version=facts.version,
         admission_delay_steps=unstated.admission_delay_steps,
     )
+
+
+def _places(protocol: Protocol | None, engine: str, users: int) -> int | None:
+    """Sequences for which a server is taken to be started; `None` for the engine's own limit.
+
+    Those of closed loops and batches are started for as many as are sent at a time. Who sends a
+    burst of a thousand prompts leaves the limit as it is, but where an engine would refuse them.
+    """
+    own = protocol == "open" or (protocol == "burst" and not _refuses(engine))
+    return None if own else max(1, users)
+
+
+@functools.cache
+def _refuses(engine: str) -> bool:
+    """Whether an engine refuses more than some number of requests as it is started by default."""
+    limits = engine_named(engine).behaviour.admission if engine in ENGINES else ()
+    return any(limit.default is not None for limit in limits)
 
 
 def _checkpoint_cache(facts: RowFacts) -> str | None:
@@ -253,7 +273,7 @@ def prediction_columns(
     )
     law = run.lengths.output_tokens if isinstance(run.lengths, LengthLaws) else None
     e2e_ms = point.e2e_ms
-    if isinstance(law, Uniform):  # of the nominal length, by which tables count
+    if isinstance(law, Uniform) and 2 * law.least >= law.most:  # tables count the nominal length
         e2e_ms = point.ttft_ms + (law.most - 1) * point.tpot_ms
     return {
         "ttft_ms": rounded(point.ttft_ms),

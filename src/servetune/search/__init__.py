@@ -2,7 +2,7 @@
 
 from servetune.search.candidate import Candidate
 from servetune.search.conditions import Combination, Condition, Value
-from servetune.search.grammar import parse_combination, parse_settings, setting_text
+from servetune.search.grammar import fixed_settings, parse_combination, parse_settings, setting_text
 from servetune.search.objectives import (
     NAMED,
     OBJECTIVES,
@@ -45,6 +45,7 @@ __all__ = [
     "Value",
     "exceeds_error_tolerance",
     "failed_requests",
+    "fixed_settings",
     "outcome_of",
     "pareto_keys",
     "parse_combination",

@@ -29,7 +29,7 @@ import msgspec
 from servetune.errors import GrammarError, InputError, nearest
 from servetune.json_value import plain
 from servetune.search.conditions import Combination, Condition, Value, number_of
-from servetune.search.space import Axis
+from servetune.search.space import Axis, Space
 
 _TYPES: Mapping[str, type] = {"int": int, "float": float, "bool": bool, "str": str, "json": dict}
 _NAME = re.compile(r"(--)?[A-Za-z][\w.-]*$")
@@ -77,6 +77,29 @@ def parse_settings(
         axes.append((axis, rest))
     typed = {**types, **{name: each for name, each in seen.items() if each is not type(None)}}
     return tuple(_with_conditions(axis, rest, text, typed) for axis, rest in axes)
+
+
+def fixed_settings(text: str, *, types: Mapping[str, type], hint: str = "") -> dict[str, Value]:
+    """Settings of one server from the text of `--server-args`, one value each.
+
+    Args:
+        text: Several settings joined by `;`.
+        types: Types by name, where the engine has a table.
+        hint: What to do about a setting with several values.
+
+    Raises:
+        InputError: A setting has several values, or the text does not follow the grammar.
+    """
+    axes = parse_settings(text, types=types)
+    for axis in axes:
+        if len(axis.rows) > 1:
+            raise InputError(
+                f"{axis.label} has {len(axis.rows)} values, and a server is started with one",
+                hint=hint or "give one value of each setting",
+            )
+    space = Space(server=axes)
+    space.require_sound()
+    return next(space.servers())
 
 
 def parse_combination(text: str, *, types: Mapping[str, type]) -> Combination:

@@ -1,0 +1,57 @@
+"""Server settings that a row of a table states, in its engine's own words."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from servetune.engines import ENGINES, plan_from_settings, step_law_facts
+from servetune.engines import engine as engine_named
+from servetune.errors import InputError
+from servetune.plan import Plan, Setting
+from servetune.search import fixed_settings
+
+#: Fields of a plan that a row has columns for.
+_COLUMNS = {
+    "tensor_parallel": "tp",
+    "pipeline_parallel": "pp",
+    "data_parallel": "dp",
+    "expert_parallel": "moe_ep",
+}
+#: Fields that are not settings of a server.
+_NOT_SETTINGS = ("model", "engine", "engine_version")
+
+
+@functools.lru_cache(maxsize=1024)
+def stated_settings(engine: str, text: str) -> Mapping[str, Setting]:
+    """Fields of a plan that settings of a server fill.
+
+    Args:
+        engine: Engine by the name of its measured runs.
+        text: Settings as in `--server-args`, one value each.
+
+    Raises:
+        InputError: A setting has several values, or one that has a column of its own.
+        PlanError: A value cannot be that setting's.
+    """
+    if not text:
+        return {}
+    name = _registered(engine)
+    settings = fixed_settings(text, types=engine_named(name).settings().types())
+    told, unset = plan_from_settings(name, "", settings), Plan(model="", engine=name)
+    found = {
+        field: value
+        for field in Plan.__struct_fields__
+        if field not in _NOT_SETTINGS and (value := getattr(told, field)) != getattr(unset, field)
+    }
+    for field, column in _COLUMNS.items():
+        if field in found:
+            raise InputError(
+                f"{field} is not read from server_args", hint=f"give it in the column {column}"
+            )
+    return found
+
+
+@functools.cache
+def _registered(engine: str) -> str:
+    return next(name for name in ENGINES if step_law_facts(name).name == engine)
