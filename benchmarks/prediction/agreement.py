@@ -28,6 +28,7 @@ import numpy as np
 
 from servetune.errors import PlanError
 from servetune.hardware import node
+from servetune.metrics import Record
 from servetune.models import load_shape
 from servetune.perf import RunOptions, performance_at, simulate
 from servetune.perf.roofline import PlannedRun, predict_runs
@@ -86,6 +87,7 @@ class RunGrid(msgspec.Struct, frozen=True, kw_only=True):
         lengths: Prompt and answer tokens.
         ratios: Least length over the greatest.
         users: Users of closed loops.
+        bursts: Requests that come at once.
         open_ratios: Ratios of open loops.
         rates: Rates of open loops over what closed loops of many users are served.
         requests: Requests of an open loop.
@@ -95,6 +97,7 @@ class RunGrid(msgspec.Struct, frozen=True, kw_only=True):
     lengths: tuple[tuple[int, int], ...]
     ratios: tuple[float, ...]
     users: tuple[int, ...]
+    bursts: tuple[int, ...]
     open_ratios: tuple[float, ...]
     rates: tuple[float, ...]
     requests: tuple[int, ...]
@@ -105,6 +108,7 @@ LOOKED_AT = RunGrid(
     lengths=((1024, 32), (1024, 8), (1024, 512), (128, 128), (4000, 32), (8000, 4)),
     ratios=(1.0, 0.8, 0.5),
     users=(2, 8, 32, 128),
+    bursts=(16, 200),
     open_ratios=(0.8,),
     rates=(0.1, 0.5, 0.8, 0.95, 1.1, 1.5),
     requests=(600,),
@@ -114,6 +118,7 @@ OTHERS = RunGrid(
     lengths=((256, 64), (2048, 200), (600, 16), (3000, 100)),
     ratios=(1.0, 0.5),
     users=(),
+    bursts=(30, 1000),
     open_ratios=(1.0, 0.5),
     rates=(0.3, 0.6, 0.85, 0.95, 1.2),
     requests=(150, 1500),
@@ -123,6 +128,8 @@ _MOST_PROMPT_TOKENS_OF_TGI = 4096
 _RUN_CONTEXT, _MANY_USERS = 16384, 512
 #: Simulated runs of an open loop: near saturation few long queues decide the mean.
 _SEEDS = 12
+#: The same of a burst, whose longest answers decide how long it takes.
+_BURST_SEEDS = 4
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -203,6 +210,7 @@ class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):
     e2e: float
     ttft: float
     tpot: float
+    rate: float
 
 
 def compared_runs(engine: str, grid: RunGrid, burstiness: float) -> Iterator[ComparedRun]:
@@ -232,6 +240,15 @@ def compared_runs(engine: str, grid: RunGrid, burstiness: float) -> Iterator[Com
                 load = Workload.of(lengths, request_count=10 * users, concurrency=users)
                 run = msgspec.structs.replace(planned, concurrency=users, request_count=10 * users)
                 yield from _compared_run(run, [load], "closed", f"{name}, {users} users")
+            for users in grid.bursts if burstiness == 1 else ():
+                loads = [
+                    Workload.of(lengths, request_count=users, concurrency=users, seed=seed)
+                    for seed in range(_BURST_SEEDS)
+                ]
+                run = msgspec.structs.replace(
+                    planned, protocol="burst", concurrency=users, request_count=users
+                )
+                yield from _compared_run(run, loads, "burst", f"{name}, {users} at once")
             if ratio in grid.open_ratios:
                 for requests in grid.requests:
                     run = msgspec.structs.replace(planned, request_count=requests)
@@ -266,13 +283,11 @@ def _compared_run(
 ) -> Iterator[ComparedRun]:
     point = predict_runs([run])[0].point
     quick = RunOptions(each_token=False)
-    records = [
-        record
-        for load in loads
-        for record in simulate(run.plan, run.shape, run.node, load, options=quick).records
-    ]
+    results = [simulate(run.plan, run.shape, run.node, load, options=quick) for load in loads]
+    records = [record for result in results for record in result.records]
     if any(record.ttft_s is None for record in records):
         return
+    rates = [_rate(result.records) for result in results]
     e2e_ms, ttft_ms, tokens = (
         float(np.mean([getattr(record, name) for record in records])) * unit
         for name, unit in (("e2e_s", MS_PER_S), ("ttft_s", MS_PER_S), ("output_tokens", 1))
@@ -284,20 +299,28 @@ def _compared_run(
         e2e=point.e2e_ms / e2e_ms - 1,
         ttft=point.ttft_ms / ttft_ms - 1,
         tpot=point.tpot_ms / ((e2e_ms - ttft_ms) / (tokens - 1)) - 1,
+        rate=point.output_tokens_per_s / float(np.mean(rates)) - 1,
     )
+
+
+def _rate(records: Sequence[Record]) -> float:
+    """Tokens per second from the first request to the end of the last answer."""
+    begun = [record.sent_s or 0.0 for record in records]
+    ended = max(sent + (record.e2e_s or 0.0) for sent, record in zip(begun, records, strict=True))
+    return sum(record.output_tokens for record in records) / (ended - min(begun))
 
 
 def tell_runs(rows: Sequence[ComparedRun]) -> None:
     """Median, 95th percentile and largest of absolute differences, by engine and kind."""
-    print("\n| engine | run | runs | end to end | first token | time between tokens |")
-    print("|---|---|--:|--:|--:|--:|")
+    print("\n| engine | run | runs | end to end | first token | time between tokens | tokens/s |")
+    print("|---|---|--:|--:|--:|--:|--:|")
     for engine, what in dict.fromkeys((row.engine, row.what) for row in rows):
         mine = [row for row in rows if (row.engine, row.what) == (engine, what)]
         cells = [
             " / ".join(
                 f"{100 * value:.1f}%" for value in _spread([getattr(row, name) for row in mine])
             )
-            for name in ("e2e", "ttft", "tpot")
+            for name in ("e2e", "ttft", "tpot", "rate")
         ]
         print(f"| {engine} | {what} | {len(mine)} | {' | '.join(cells)} |")
 
@@ -346,7 +369,9 @@ def main() -> int:
             ):
                 runs.append(each)
                 if given.rows:
-                    found = f"{each.e2e:+7.1%} {each.ttft:+7.1%} {each.tpot:+7.1%}"
+                    found = (
+                        f"{each.e2e:+7.1%} {each.ttft:+7.1%} {each.tpot:+7.1%} {each.rate:+7.1%}"
+                    )
                     print(f"{each.engine:7} {each.what:12} {found}  {each.load}", flush=True)
         tell_runs(runs)
         return 0

@@ -25,6 +25,8 @@ from servetune.workload.lengths import Lengths
 MODEL = "Qwen/Qwen3-8B"
 SHAPE = load_shape(MODEL, catalogue_first=True)
 H100 = node(gpu="H100")
+#: Conversations, as `--batch` reads means that are no whole numbers.
+CHAT = LengthLaws(LogNormal.of_mean(217.4, 196.0), LogNormal.of_mean(201.6, 181.0))
 
 
 def priced(protocol: str, **columns: object) -> RunPoint:
@@ -573,3 +575,78 @@ def test_few_places_hold_a_prompt_and_its_answer(
     found, simulated = at_a_rate(plan, lengths, rate, requests=600)
     assert found.ttft_ms == pytest.approx(simulated.ttft_ms, rel=0.3)
     assert found.output_tokens_per_s == pytest.approx(simulated.output_tokens_per_s, rel=0.08)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize(
+    ("lengths", "requests"),
+    [
+        (LengthLaws.fixed(4000, 200), 400),
+        (LengthLaws.ranged(1024, 1024, 0.0), 100),
+        (CHAT, 100),
+        (CHAT, 2000),
+        pytest.param(LengthLaws.fixed(1024, 128), 2000, marks=pytest.mark.slow),
+        pytest.param(LengthLaws.ranged(1024, 1024, 0.8), 100, marks=pytest.mark.slow),
+    ],
+)
+def test_a_burst_is_served_as_fast_as_in_virtual_time_to_its_longest_answer(
+    engine: str, lengths: LengthLaws, requests: int
+) -> None:
+    """Rates of answers that differ were up to 250% too high, gaps of a long queue 30% too short."""
+    plan = Plan(model=MODEL, engine=engine, max_num_seqs=128)
+    loads = [
+        Workload.of(lengths, request_count=requests, concurrency=requests, seed=seed)
+        for seed in range(2)
+    ]
+    found = by_formula(plan, loads, protocol="burst", concurrency=requests)
+    simulated = in_virtual_time(plan, loads)
+    assert found.output_tokens_per_s == pytest.approx(simulated.output_tokens_per_s, rel=0.1)
+    assert found.e2e_ms == pytest.approx(simulated.e2e_ms, rel=0.12)
+    assert found.tpot_ms == pytest.approx(simulated.tpot_ms, rel=0.12)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("lengths", [LengthLaws.ranged(512, 512, 0.0), CHAT])
+def test_a_rate_is_of_the_whole_run_whose_longest_answers_run_alone(
+    engine: str, lengths: LengthLaws
+) -> None:
+    """The steady state's rate was a fifth to a half higher with five requests a user."""
+    plan = Plan(model=MODEL, engine=engine)
+    found, simulated = closed_loop(plan, lengths, users=32, requests=160)
+    assert found.output_tokens_per_s == pytest.approx(simulated.output_tokens_per_s, rel=0.1)
+    found, simulated = at_a_rate(plan, lengths, 10.0, requests=150, seeds=3)
+    assert found.output_tokens_per_s == pytest.approx(simulated.output_tokens_per_s, rel=0.1)
+
+
+def test_equal_answers_end_together_so_that_a_rate_is_that_of_the_steady_state() -> None:
+    plan = Plan(model=MODEL)
+    found, simulated = closed_loop(plan, LengthLaws.fixed(512, 256), users=32, requests=320)
+    assert found.output_tokens_per_s == pytest.approx(simulated.output_tokens_per_s, rel=0.1)
+
+
+def test_a_prompt_of_several_steps_has_its_first_token_after_the_last_of_them() -> None:
+    one, two = (priced("burst", concurrency=n, isl=30_000, osl=64) for n in (1, 2))
+    assert two.ttft_ms == pytest.approx(1.5 * one.ttft_ms, rel=0.1)
+
+
+def test_a_burst_leaves_the_limit_of_sequences_as_the_engine_has_it() -> None:
+    """Of a closed loop a server is taken to be started for as many as its users."""
+    places = {
+        (engine, protocol): planned(engine, protocol).plan.max_num_seqs
+        for engine in ("vllm", "tgi")
+        for protocol in ("closed", "burst")
+    }
+    assert places == {
+        ("vllm", "closed"): 512,
+        ("vllm", "burst"): None,
+        ("tgi", "closed"): 512,
+        ("tgi", "burst"): 512,  # which refuses more than 128 as it is
+    }
+
+
+def planned(engine: str, protocol: str) -> PlannedRun:
+    row = {
+        "model": MODEL, "gpu": "H100", "engine": engine, "protocol": protocol,
+        "isl": "128", "osl": "64", "concurrency": "512",
+    }  # fmt: skip
+    return run_of(row, lambda name: load_shape(name, catalogue_first=True))

@@ -28,6 +28,7 @@ import numpy as np
 
 from servetune.perf.roofline.batches import batches
 from servetune.perf.roofline.closed_loops import closed_loops
+from servetune.perf.roofline.endings import over_the_run
 from servetune.perf.roofline.open_loops import open_loops
 from servetune.perf.roofline.runs import Runs, RunTimes
 from servetune.perf.roofline.step_laws import Array, StepLaws
@@ -40,7 +41,7 @@ class RunPoint(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         ttft_ms: Time from sending to the first token, the burst included.
         tpot_ms: Gap between tokens, steps that carry prompts included.
-        output_tokens_per_s: Rate of the run without its tail, all copies together.
+        output_tokens_per_s: Rate of the whole run, all copies together.
         running: Sequences decoding at the same time, all copies together.
         queued: Whether requests wait for a place in cache or batch.
     """
@@ -58,6 +59,9 @@ class RunFormulas(Runs):
 
     def times_s(self, c: Mapping[str, Array]) -> RunTimes:
         """Means of every run under coefficients; see `RunTimes`."""
+        return self._times_s(self._laws(c))
+
+    def _laws(self, c: Mapping[str, Array]) -> StepLaws:
         unsent_s = (1 - self.streams) * c["host.http_sequence_s"]
         streamed = {
             **c,
@@ -65,7 +69,9 @@ class RunFormulas(Runs):
             "host.sequence_s": c["host.sequence_s"] - unsent_s,
         }
         in_flight = np.clip(self.concurrency / self.copies * self.stages, 1.0, self.stages)
-        laws = StepLaws(self.stack, streamed, in_flight)
+        return StepLaws(self.stack, streamed, in_flight)
+
+    def _times_s(self, laws: StepLaws) -> RunTimes:
         if self.at_once.all():
             found = batches(self, laws)
         elif (self.at_a_rate & ~self.capped).all():
@@ -85,8 +91,9 @@ class RunFormulas(Runs):
 
     def points(self, c: Mapping[str, Array]) -> list[RunPoint]:
         """One point per run."""
-        found = self.times_s(c)
-        rate = found.requests_per_s * self.busy_copies * self.outputs
+        laws = self._laws(c)
+        found = self._times_s(laws)
+        rate = over_the_run(self, laws, found) * self.busy_copies * self.outputs
         queued = self.users > self.most_running(c)
         return [
             RunPoint(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from servetune.perf.roofline.clumps import clump_share
 from servetune.perf.roofline.drafting import tokens_per_step
 from servetune.perf.roofline.gathering import Gathering, whole_prompts
-from servetune.perf.roofline.steady_state import LengthMoments
+from servetune.perf.roofline.steady_state import ANSWER_SHARES, LengthMoments
 from servetune.perf.roofline.step_laws import Array, PlanBatch, StepLaws
 from servetune.plan.plan import Plan
 
@@ -154,6 +154,7 @@ class Runs:
         self.clump_share = clump_share(self.spread * self.gained / self.outputs)
         self.steps = np.maximum(1.0, (self.outputs - 1) / self.gained)
         self.answer_steps = np.maximum(0.0, self.outputs - 1) / self.gained
+        self._moments = moments
         self.users = np.maximum(1.0, self.concurrency / self.copies)
         free = self.at_a_rate & ~self.capped
         self.busy_copies = np.where(free, self.copies, np.minimum(self.concurrency, self.copies))
@@ -171,6 +172,13 @@ class Runs:
         self.whole_prompts = np.asarray(whole_prompts(self.budget, self.inputs, self.pairs))
         self.equal = (self.spread == 0) & (self.gained == 1)
         self.varied = np.minimum(1.0, (self.spread / self.steps) ** 2)
+
+    @property
+    def answers(self) -> Array:
+        """Decode steps of each of `ANSWER_SHARES` of the answers, shape (R, J)."""
+        alike = len(ANSWER_SHARES)
+        tokens = np.array([m.answers or (m.output_tokens,) * alike for m in self._moments])
+        return np.asarray(np.maximum(0.0, tokens - 1) / self.gained[:, None])
 
     def most_running(self, c: Mapping[str, Array]) -> Array:
         """Sequences of one copy that decode at the same time at most, shape (R,).

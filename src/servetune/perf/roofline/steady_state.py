@@ -52,6 +52,8 @@ from servetune.workload.parts import SharedPrefix
 from servetune.workload.workload import Workload
 
 _LENGTH_SAMPLES = 512
+#: Shares of the answers by length, the shortest first: the longest decide how a run ends.
+ANSWER_SHARES = (*[1 / 16] * 12, *(0.5**n for n in range(3, 10)), 0.5**9)
 #: Steps towards the number of running requests, and how near in it two of them are one answer.
 _ROUNDS, _NEAR = 60, 1e-9
 #: How near two numbers of sequences are one answer.
@@ -112,6 +114,8 @@ class LengthMoments(msgspec.Struct, frozen=True, kw_only=True):
         shared_tokens: Mean tokens in whole blocks that a prompt has in common with others.
         shared_pairs: Mean of S(S+1)/2 over these.
         prefixes: Number of different beginnings of that length, equally frequent.
+        answers: Mean length of each of `ANSWER_SHARES` of the answers, the shortest first; all are
+            of the mean length if empty.
     """
 
     input_tokens: float
@@ -125,6 +129,7 @@ class LengthMoments(msgspec.Struct, frozen=True, kw_only=True):
     shared_tokens: float = 0.0
     shared_pairs: float = 0.0
     prefixes: int = 1
+    answers: tuple[float, ...] = ()
 
     def sequences_in(self, kv_tokens: float, tokens_each: float) -> float:
         """Sequences of so many tokens that a cache holds, each different beginning once.
@@ -213,7 +218,15 @@ def _length_moments(
         shared_tokens=float(alike.mean()),
         shared_pairs=float((alike * (alike + 1) / 2).mean()),
         prefixes=1 if shared is None else shared.count,
+        answers=_by_share(np.sort(outputs)),
     )
+
+
+def _by_share(ordered: np.ndarray) -> tuple[float, ...]:
+    if ordered[0] == ordered[-1]:
+        return ()
+    ends = np.rint(np.cumsum(ANSWER_SHARES) * len(ordered)).astype(int)
+    return tuple(float(part.mean()) for part in np.split(ordered, ends[:-1]))
 
 
 def moments_of(lengths: Lengths | LengthMoments) -> LengthMoments:
