@@ -111,7 +111,24 @@ class Problem:
 
     @functools.cached_property
     def loops(self) -> RunFormulas:
+        """All rows side by side."""
         return loops_of(self.rows)
+
+    @functools.cached_property
+    def _loops(self) -> list[tuple[np.ndarray, RunFormulas]]:
+        """Places of the rows of each protocol, whose formula no others need, and their formulas."""
+        kinds = np.array([row.run.protocol for row in self.rows])
+        places = [np.flatnonzero(kinds == kind) for kind in sorted(set(kinds))]
+        return [(mine, loops_of([self.rows[i] for i in mine])) for mine in places]
+
+    def _times(self, columns: dict[str, np.ndarray]) -> np.ndarray:
+        """First tokens, times per token and of requests, one over tokens per second: (4, rows)."""
+        times = np.empty((4, len(self.rows)))
+        for mine, loops in self._loops:
+            found = loops.times_s({name: values[mine] for name, values in columns.items()})
+            rate = found.requests_per_s * loops.busy_copies * loops.outputs
+            times[:, mine] = found.ttft_s, found.tpot_s, found.e2e_s, 1 / rate
+        return times
 
     def part(self, kept: np.ndarray) -> Problem:
         """Some of the rows, with the weights and the factors that they have among all."""
@@ -145,18 +162,17 @@ class Problem:
         return found
 
     def predicted_ms(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        found = self.loops.times_s(self.columns(values))
-        return found.ttft_s * 1e3, found.tpot_s * 1e3
+        ttft_s, tpot_s, *_ = self._times(self.columns(values))
+        return ttft_s * 1e3, tpot_s * 1e3
 
     def logs(self, values: np.ndarray) -> np.ndarray:
         """Logarithm of predicted over measured: own time and first token, shape (2, rows)."""
         return self._logs(self.columns(values))
 
     def _logs(self, columns: dict[str, np.ndarray]) -> np.ndarray:
-        found, loops = self.loops.times_s(columns), self.loops
-        rate = found.requests_per_s * loops.busy_copies * loops.outputs
-        own_s = np.choose(self.kind, [found.tpot_s, found.e2e_s, 1 / rate])
-        return np.log([own_s / self.own_s, found.ttft_s * 1e3 / self.ttft_ms])
+        ttft_s, *own = self._times(columns)
+        own_s = np.choose(self.kind, own)
+        return np.log([own_s / self.own_s, ttft_s * 1e3 / self.ttft_ms])
 
     def residuals(self, values: np.ndarray) -> np.ndarray:
         return np.concatenate([self._misses(self.columns(values)).ravel(), values / self.prior_sd])

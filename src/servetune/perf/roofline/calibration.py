@@ -41,6 +41,7 @@ _STEP_FIELDS = (
     "host.stream_token_s",
     "launch.layer_s",
     "launch.experts_s",
+    "launch.mixer_s",
 )
 _REQUEST_FIELDS = ("host.request_s", "host.prompt_token_s", "closed_loop.intake_s")
 
@@ -48,7 +49,7 @@ _REQUEST_FIELDS = ("host.request_s", "host.prompt_token_s", "closed_loop.intake_
 #: Knob -> paths of coefficients that it scales; a share of a peak is divided instead.
 LEARNED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "step": ("host.step_s", "launch.layer_s", "launch.experts_s"),
+        "step": ("host.step_s", "launch.layer_s", "launch.experts_s", "launch.mixer_s"),
         "sequence": (
             "host.sequence_s",
             "host.http_sequence_s",

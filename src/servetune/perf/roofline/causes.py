@@ -74,6 +74,7 @@ CAUSES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "host.draft_sequence_s",
             "launch.layer_s",
             "launch.experts_s",
+            "launch.mixer_s",
         ),
         "stream": ("host.stream_token_s",),
         "request": (

@@ -211,6 +211,8 @@ class LaunchOverheads(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             kernels [0-1.5 ms]. In steps that compute prompts it is added, not hidden behind the
             products: prompts of one network cost some 30 ms more than their products on one
             device as on eight (gpt-oss-120b on H200).
+        mixer_s: Further time per layer that mixes tokens by anything but plain attention, added in
+            steps that compute prompts [0-1.5 ms].
         captured_tokens: Largest step that captured graphs cover; the drafted
             tokens of one sequence count as one.
         captured_sequences: Largest step without prompts that captured graphs cover.
@@ -218,6 +220,7 @@ class LaunchOverheads(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     layer_s: float = 150e-6
     experts_s: float = 300e-6
+    mixer_s: float = 0.0
     captured_tokens: int = 512
     captured_sequences: int = 512
 

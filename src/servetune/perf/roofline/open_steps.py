@@ -235,8 +235,9 @@ class PrefillFirstSteps(OpenSteps):
         held_s = (runs.steps - 1) * found.phase_s + found.rest_s
         held_s = np.maximum(0.0, held_s + self._behind_s(chain, clumped, self._lone_s))
         self._share = (step_s + found.phase_s) / (plain_s + held_s / runs.steps)
-        # None is computed while all places are taken, and each of a run once.
-        held_s = np.minimum(held_s, (self._most - 1) * self._full_s / self._full)
+        # While all places are taken only those of answers that end are computed, and each of a run
+        # once.
+        held_s = np.minimum(held_s, (self._most - 1) * self._following_s())
         held_s = np.minimum(held_s, np.maximum(0.0, runs.requests - 1) * self._lone_s)
         if not lasting:
             held_s = held_s * self._share_held(held_s + runs.steps * plain_s)
@@ -245,6 +246,13 @@ class PrefillFirstSteps(OpenSteps):
     def _prompts_s(self, prompts: Array) -> Array:
         """Steps that compute so many prompts, each as long as it happens to be."""
         return self._runs.mixed_s(self._laws, prompts, 0 * prompts, by_chance=True)
+
+    def _following_s(self) -> Array:
+        """A prompt's share of its step, with those that take the places of one step's answers."""
+        ending = self._most / self._runs.steps
+        group = np.clip(ending / -np.expm1(-ending), 1.0, self._full)
+        share = (group - 1) / np.maximum(1e-9, self._full - 1)
+        return np.asarray((self._lone_s + share * (self._full_s - self._lone_s)) / group)
 
     def _share_held(self, decode_s: Array) -> Array:
         """Share of the time that prompts hold an answer up which a run that ends has.

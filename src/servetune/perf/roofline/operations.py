@@ -209,6 +209,7 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
     """One forward pass of a network under a plan, on one device of the group.
 
     Attributes:
+        other_mixers: Layers that mix tokens by anything but plain attention.
         elementwise_bytes_per_token: Norms, rotary, gates and residuals, all layers.
         reduce_count: All-reduces per pass under tensor parallelism: two per layer, or one
             where its parts work side by side, and one for the embedding.
@@ -223,6 +224,7 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
     experts: tuple[ExpertsOp, ...]
     attentions: tuple[AttentionOp, ...]
     layer_count: int
+    other_mixers: int
     activation_bytes: float
     elementwise_bytes_per_token: float
     reduce_count: int
@@ -292,6 +294,11 @@ def operations(plan: Plan, shape: NetworkShape) -> Operations:
         experts=_merged(experts),
         attentions=_merged(attentions),
         layer_count=shape.layer_count,
+        other_mixers=sum(
+            layer.count
+            for layer in shape.layers
+            if layer.mixer is not None and not isinstance(layer.mixer, Attention)
+        ),
         activation_bytes=split.plain_bytes,
         elementwise_bytes_per_token=elementwise,
         reduce_count=_reduce_count(shape) if plan.tensor_parallel > 1 else 0,

@@ -107,6 +107,7 @@ class StepLaw:
         expert_layers = sum(op.count for op in ops.experts)
         self._launch_s = c.launch.layer_s * ops.layer_count
         self._routing_s = c.launch.experts_s * expert_layers
+        self._mixing_s = c.launch.mixer_s * ops.other_mixers
         self._dense: dict[tuple[float, float], float] = {}
 
     def with_batches(self, batches: float) -> StepLaw:
@@ -284,7 +285,7 @@ class StepLaw:
             return device_s
         if not prefill_tokens:
             return max(device_s, self._launch_s + self._routing_s)
-        return max(device_s, self._launch_s) + self._routing_s
+        return max(device_s, self._launch_s) + self._routing_s + self._mixing_s
 
     def _dense_seconds(self, tokens: float, logit_rows: float) -> float:
         """Seconds of everything that depends on counts of tokens and sequences alone."""

@@ -190,12 +190,13 @@ class StepLaws:
         experts_s = c["launch.experts_s"] * self._expert_layers
         routed_s = np.where(prefill_tokens <= 0, 0.0, experts_s)
         floor_s = c["launch.layer_s"] * flat["layers"] + experts_s - routed_s
+        mixed_s = c["launch.mixer_s"] * flat["other_mixers"] * (prefill_tokens > 0)
         host_s = c["host.step_s"] + c["host.rank_s"] * flat["doublings"]
         host_s = host_s + c["host.sequence_s"] * sequences
         host_s = host_s + c["host.prompt_s"] * prefill_sequences
         host_s += c["host.draft_sequence_s"] * decode_sequences * (flat["tokens_each"] > 1)
         device_s = c["device_factor"] * device_s
-        launched_s = np.maximum(device_s, floor_s) + routed_s
+        launched_s = np.maximum(device_s, floor_s) + routed_s + mixed_s
         device_s = captured * device_s + (1 - captured) * launched_s
         step_s = host_s + device_s
         if flat["hand_overs"].any():
@@ -410,6 +411,7 @@ _ATTENTION = {
 }
 _FLAT = (
     "layers",
+    "other_mixers",
     "doublings",
     "bytes_per_s",
     "bf16_flops",
@@ -450,6 +452,7 @@ class _Row:
         exchange = all_reduce_law(node.link, exchange_group(ops, plan))
         self.flat = (
             ops.layer_count,
+            ops.other_mixers,
             math.log2(ops.tensor_parallel),
             node.device.memory_bytes_per_s,
             node.device.bf16_flops,
