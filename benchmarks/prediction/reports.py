@@ -1,0 +1,210 @@
+"""Errors on measurements that strangers published: `reports.csv`, which no fit reads.
+
+    python benchmarks/prediction/reports.py [--rows] [--write]
+
+Each row is one run of one server that somebody published in an issue, a pull request, a page of
+documentation or a post: its address, what was said of server and load, and the means that were
+printed. Rows are priced as `servetune estimate --batch` prices them, with shipped factors, and held
+against the intervals that ship. `--write` writes docs/accuracy/reports.md. Ten seconds; it needs no
+other data.
+
+`looked_at` says whether anybody looked at a row's prediction while the law was changed; the others
+judge. Where a report does not name a release, the newest of its day is taken (`version_from`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import csv
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from servetune.errors import ServetuneError
+from servetune.perf.roofline import PlannedRun, predict_runs
+from servetune.prediction.row_models import RowModels
+from servetune.prediction.rows import prediction_columns, run_of
+
+ROOT = Path(__file__).parents[2]
+TABLE = Path(__file__).with_name("reports.csv")
+PAGE = ROOT / "docs" / "accuracy" / "reports.md"
+#: Quantity, column of the table, columns of the interval's ends.
+QUANTITIES = (
+    ("time per token", "tpot_ms", ("tpot_low_ms", "tpot_high_ms")),
+    ("first token", "ttft_ms", ("ttft_low_ms", "ttft_high_ms")),
+    ("end to end", "e2e_ms", None),
+    ("output tokens/s", "output_tokens_per_s", None),
+)
+#: Fewest rows of a line of the page.
+_FEW = 8
+
+
+_ABOUT = """# Accuracy on strangers' reports
+
+Written by `python benchmarks/prediction/reports.py --write`; do not edit.
+
+{reports} runs that people published in {threads} issues, pull requests, pages and posts
+(`benchmarks/prediction/reports.csv` has each with its address), predicted as they stand by the
+factors that ship: nothing is fitted to them. They say less than the collections of
+[the accuracy page](index.md): the GPU's variant, the release, the lengths or the number of requests
+are often not stated and were taken to be the usual ones. So this is what a prediction is worth to
+somebody who knows as little of a server. Median / mean error in %, and the share inside the
+interval that is stated as 90%.
+
+`Looked at` are the {seen} whose predictions were looked at while the law was changed; the tables
+below are of the {unseen} others. {doubtful} doubtful ones (failed requests, an abnormal slowness
+that was reported, parts that were guessed) count nowhere else.
+"""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """One published run and its prediction.
+
+    Attributes:
+        row: Column to text.
+        predicted: Columns of the prediction.
+    """
+
+    row: Mapping[str, str]
+    run: PlannedRun
+    predicted: Mapping[str, str | float]
+
+    def measured(self, column: str) -> float:
+        text = self.row[column]
+        return float(text) if text else math.nan
+
+    def ratio(self, column: str) -> float:
+        """Predicted over measured; NaN where it was not measured."""
+        return float(self.predicted[column]) / self.measured(column)
+
+    def held(self, ends: tuple[str, str]) -> float:
+        """One if the measured value lies in the interval, zero if not, NaN if not measured."""
+        low, high = (float(self.predicted[name]) for name in ends)
+        value = self.measured(ends[0].replace("_low", ""))
+        return math.nan if math.isnan(value) else float(low <= value <= high)
+
+
+def read(models: Path | None = None) -> tuple[list[Report], dict[str, int]]:
+    """Reports that can be priced, and the reasons of the others with counts.
+
+    Args:
+        models: Folder with configurations of models besides the catalogue's.
+    """
+    found = RowModels(models)
+    refused: collections.Counter[str] = collections.Counter()
+    kept: list[tuple[Mapping[str, str], PlannedRun]] = []
+    with TABLE.open(newline="") as file:
+        for row in csv.DictReader(file):
+            try:
+                kept.append((row, run_of(row, found.shape)))
+            except ServetuneError as error:
+                refused[error.message] += 1
+    predicted = predict_runs([run for _, run in kept])
+    reports = [
+        Report(row=row, run=run, predicted=prediction_columns(run, one))
+        for (row, run), one in zip(kept, predicted, strict=True)
+    ]
+    return reports, dict(refused.most_common())
+
+
+def cells(reports: Sequence[Report]) -> list[str]:
+    """Median / mean error in % of each quantity, share held where there is an interval."""
+    found = []
+    for _, column, ends in QUANTITIES:
+        ratios = np.array([each.ratio(column) for each in reports])
+        known = ~np.isnan(ratios)
+        if known.sum() < _FEW:
+            found += [""] * (2 if ends is None else 3)
+            continue
+        errors = 100 * np.abs(ratios[known] - 1)
+        found += [str(int(known.sum())), f"{np.median(errors):.0f} / {errors.mean():.0f}"]
+        if ends is not None:
+            found.append(f"{100 * np.nanmean([each.held(ends) for each in reports]):.0f}%")
+    return found
+
+
+def line(name: str, reports: Sequence[Report]) -> str:
+    return "| " + " | ".join([name, *cells(reports)]) + " |"
+
+
+HEAD = (
+    "| | rows | time per token | held | rows | first token | held | rows | end to end "
+    "| rows | output tokens/s |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+)
+STRATA: Mapping[str, Callable[[Report], str]] = {
+    "engine": lambda report: report.row["engine"],
+    "how requests come": lambda report: report.run.protocol,
+    "device": lambda report: report.run.node.device.name,
+}
+
+
+def table(reports: Sequence[Report], of: Callable[[Report], str]) -> list[str]:
+    groups = collections.defaultdict(list)
+    for report in reports:
+        groups[of(report)].append(report)
+    large = sorted(groups.items(), key=lambda each: -len(each[1]))
+    return [HEAD, *(line(name, mine) for name, mine in large if len(mine) >= _FEW)]
+
+
+def page(reports: Sequence[Report], refused: Mapping[str, int]) -> str:
+    sound = [each for each in reports if each.row["check"] == "ok"]
+    unseen = [each for each in sound if each.row["looked_at"] == "no"]
+    threads = len({each.row["url"] for each in reports})
+    lines = [
+        _ABOUT.format(
+            reports=len(reports),
+            threads=threads,
+            seen=len(sound) - len(unseen),
+            unseen=len(unseen),
+            doubtful=len(reports) - len(sound),
+        ),
+        HEAD,
+        line("not looked at", unseen),
+        line("looked at", [each for each in sound if each.row["looked_at"] == "yes"]),
+        line("doubtful", [each for each in reports if each.row["check"] != "ok"]),
+    ]
+    for name, of in STRATA.items():
+        lines += ["", f"## By {name}", "", *table(unseen, of)]
+    worst = sorted(
+        (
+            (abs(math.log(ratio)), each, name, ratio)
+            for each in unseen
+            for name, column, _ in QUANTITIES
+            if not math.isnan(ratio := each.ratio(column))
+        ),
+        key=lambda each: -each[0],
+    )
+    lines += ["", "## Worst", "", "| row | quantity | predicted / measured |", "|---|---|--:|"]
+    lines += [
+        f"| [{each.row['id']}]({each.row['url']}) | {name} | {ratio:.2f} |"
+        for _, each, name, ratio in worst[:20]
+    ]
+    lines += ["", "## Rows without a prediction", "", "| rows | reason |", "|--:|---|"]
+    lines += [f"| {count} | {reason} |" for reason, count in refused.items()]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", action="store_true", help="print every row")
+    parser.add_argument("--write", action="store_true", help="write the page")
+    given = parser.parse_args()
+    reports, refused = read()
+    if given.rows:
+        for each in reports:
+            told = "  ".join(f"{each.ratio(column):6.2f}" for _, column, _ in QUANTITIES)
+            print(f"{each.row['id']:36} {told}  {each.row['check'][:40]}")
+    text = page(reports, refused)
+    print(text)
+    if given.write:
+        PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
