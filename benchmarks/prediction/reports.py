@@ -50,14 +50,15 @@ Written by `python benchmarks/prediction/reports.py --write`; do not edit.
 
 {reports} runs that people published in {threads} issues, pull requests, pages and posts
 (`benchmarks/prediction/reports.csv` has each with its address), predicted as they stand by the
-factors that ship: nothing is fitted to them. They say less than the collections of
+factors that ship: no fit reads them. They say less than the collections of
 [the accuracy page](index.md): the GPU's variant, the release, the lengths or the number of requests
 are often not stated and were taken to be the usual ones. So this is what a prediction is worth to
 somebody who knows as little of a server. Median / mean error in %, and the share inside the
 interval that is stated as 90%.
 
-`Looked at` are the {seen} whose predictions were looked at while the law was changed; the tables
-below are of the {unseen} others. {doubtful} doubtful ones (failed requests, an abnormal slowness
+`Looked at` are the {seen} whose predictions were looked at while the law was changed (SGLang's times
+to launch prompts were chosen with three of them in view); the tables below are of the {unseen}
+others. {doubtful} doubtful ones (failed requests, an abnormal slowness
 that was reported, parts that were guessed) count nowhere else.
 """
 

@@ -605,6 +605,40 @@ def test_a_burst_is_served_as_fast_as_in_virtual_time_to_its_longest_answer(
     assert found.tpot_ms == pytest.approx(simulated.tpot_ms, rel=0.12)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "answer", "requests", "places"),
+    [(4096, 8, 32, 32), (16384, 32, 32, 32), (2048, 5, 200, 256), (512, 64, 64, 4)],
+)
+def test_short_answers_of_a_burst_have_gaps_of_the_steps_that_they_share(
+    prompt: int, answer: int, requests: int, places: int
+) -> None:
+    """Between two tokens others' prompts are computed; who follows has a step for its own, too."""
+    plan = Plan(model=MODEL, max_num_seqs=places, max_num_batched_tokens=2048)
+    loads = [
+        Workload.of(LengthLaws.fixed(prompt, answer), request_count=requests, concurrency=requests)
+    ]
+    found = by_formula(plan, loads, protocol="burst", concurrency=requests)
+    simulated = in_virtual_time(plan, loads)
+    assert found.tpot_ms == pytest.approx(simulated.tpot_ms, rel=0.1)
+    assert found.output_tokens_per_s == pytest.approx(simulated.output_tokens_per_s, rel=0.1)
+
+
+@pytest.mark.parametrize("requests", [1, 2, 4, 8])
+def test_few_requests_with_unequal_answers_have_no_gap_shorter_than_a_step(requests: int) -> None:
+    few = {"concurrency": requests, "isl": 217.4, "osl": 201.6}
+    step_ms = priced("closed", concurrency=1, isl=200, osl=200).tpot_ms
+    found = priced("burst", **few)
+    assert found.tpot_ms > 0.98 * step_ms
+    assert found.output_tokens_per_s < 1.02 * requests * 1e3 / step_ms
+
+
+@pytest.mark.parametrize("requests", [4, 8, 9, 16, 17])
+def test_a_closed_loop_of_one_request_a_user_is_a_burst(requests: int) -> None:
+    once = {"concurrency": requests, "requests": requests, "isl": 217.4, "osl": 201.6}
+    rates = [priced(protocol, **once).output_tokens_per_s for protocol in ("closed", "burst")]
+    assert rates[0] == pytest.approx(rates[1], rel=0.15)
+
+
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 @pytest.mark.parametrize("lengths", [LengthLaws.ranged(512, 512, 0.0), CHAT])
 def test_a_rate_is_of_the_whole_run_whose_longest_answers_run_alone(

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from servetune.errors import InputError
+from servetune.errors import ServetuneError
 from servetune.models import load_shape
 from servetune.perf.roofline import predict_runs
 from servetune.perf.roofline.run_formulas import RunPoint
@@ -179,11 +179,12 @@ def test_stated_settings_lengthen_what_they_lengthen():
     ("engine", "text", "message"),
     [
         ("vllm", "max_num_seqs=[16,32]", "max_num_seqs has 2 values"),
-        ("vllm", "tensor_parallel_size=4", "tensor_parallel is not read from server_args"),
+        ("vllm", "tensor_parallel_size=1", "tensor_parallel is not read from server_args"),
+        ("vllm", "api_srver_count=2", "api_srver_count"),
     ],
 )
 def test_settings_that_a_row_cannot_state_are_refused(engine, text, message):
-    with pytest.raises(InputError, match=re.escape(message)):
+    with pytest.raises(ServetuneError, match=re.escape(message)):
         run_of({**ROW, "engine": engine, "server_args": text}, catalogued)
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from servetune.api.inputs import require_known_settings
 from servetune.api.notes import note
 from servetune.api.shared_options import Drafts, PlanOptions
-from servetune.engines import engine, plan_from_settings
+from servetune.engines import engine, plan_from_settings, require_known_settings
 from servetune.errors import InputError
 from servetune.plan import Plan
 from servetune.search import fixed_settings

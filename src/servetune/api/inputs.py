@@ -11,7 +11,7 @@ import msgspec
 
 from servetune.api.notes import note
 from servetune.api.run_names import journal_of
-from servetune.engines import DEFAULT_ENGINE, Engine, engine, require_own_words
+from servetune.engines import DEFAULT_ENGINE, engine
 from servetune.errors import InputError, SchemaTooNew, StoreError
 from servetune.hardware import (
     Node,
@@ -23,7 +23,6 @@ from servetune.hardware import (
     node,
 )
 from servetune.hardware.detect import detect, detect_cpu
-from servetune.plan import Plan
 from servetune.search import Goal, fixed_settings, parse_objectives
 from servetune.store import (
     BESIDE_JOURNAL,
@@ -360,17 +359,3 @@ def note_idle(names: Collection[str]) -> None:
     """Name the settings that change nothing in a simulation."""
     if names:
         note(f"note: without effect on the simulation: {', '.join(names)}")
-
-
-def require_known_settings(simulated: Engine, plan: Plan, *, allow_unknown: bool) -> None:
-    """Refuse settings with which the simulated engine would not start.
-
-    Raises:
-        PlanError: The newest version that is known has no such setting.
-    """
-    table = simulated.settings()
-    if not allow_unknown:
-        require_own_words(simulated, plan, table)
-    if table.settings:
-        exact = msgspec.structs.replace(table, exact=True)
-        exact.check(simulated.title, dict(plan.extra), allow_unknown=allow_unknown)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from servetune.api.frames import TableRow, Tabular
-from servetune.api.inputs import note_idle, require_known_settings
+from servetune.api.inputs import note_idle
 from servetune.api.load_values import load_values, note_idle_load, require_stated_once
 from servetune.api.notebook import NotebookBar, notebook_bar
 from servetune.api.notes import note, progress
@@ -36,7 +36,14 @@ from servetune.api.shared_options import (
 from servetune.api.simulated_comparison import SimulationComparison, compare_with_simulation
 from servetune.api.timelines import timeline_of_requests
 from servetune.api.trials import Trials, run_html, write_artifacts
-from servetune.engines import DEFAULT_ENGINE, check_weights, engine, recorded_engine, resolved
+from servetune.engines import (
+    DEFAULT_ENGINE,
+    check_weights,
+    engine,
+    recorded_engine,
+    require_known_settings,
+    resolved,
+)
 from servetune.errors import InputError, StoreError
 from servetune.metrics import LATENCIES, Constraint, Record, parse_constraints, unmet
 from servetune.metrics.stages import by_stage

@@ -7,13 +7,19 @@ from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
-from servetune.api.inputs import note_idle, read_records, require_known_settings
+from servetune.api.inputs import note_idle, read_records
 from servetune.api.load_values import load_values, note_idle_load, require_stated_once
 from servetune.api.notes import note
 from servetune.api.shared_options import Machine
 from servetune.api.study_request import Study
 from servetune.cluster import cluster_nodes, gpus_of_cluster, join_cluster, most_gpus
-from servetune.engines import Engine, engine, recorded_engine, simulated_studies
+from servetune.engines import (
+    Engine,
+    engine,
+    recorded_engine,
+    require_known_settings,
+    simulated_studies,
+)
 from servetune.errors import InputError, ServetuneError
 from servetune.hardware import Node
 from servetune.loadgen import Target

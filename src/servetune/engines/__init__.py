@@ -42,7 +42,7 @@ from servetune.engines.release import PricedRelease, priced_release
 from servetune.engines.translate import (
     fields_of,
     plan_from_settings,
-    require_own_words,
+    require_known_settings,
     settings_of,
 )
 from servetune.engines.words import Words
@@ -76,7 +76,7 @@ __all__ = [
     "priced_release",
     "rank_weights_bytes",
     "recorded_engine",
-    "require_own_words",
+    "require_known_settings",
     "resolved",
     "settings_of",
     "simulated_engines",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
+import msgspec
+
 from servetune.engines.engine import Engine
 from servetune.engines.engine import engine as engine_named
 from servetune.engines.registry import ENGINES
@@ -98,3 +100,17 @@ def _fields_of_all() -> Mapping[str, str]:
         known = {name: field for name, field in spelt.items() if field is not None}
         fields = {**words.fields, **known, **fields}
     return fields
+
+
+def require_known_settings(served_by: Engine, plan: Plan, *, allow_unknown: bool) -> None:
+    """Refuse settings with which the engine would not start.
+
+    Raises:
+        PlanError: The newest version that is known has no such setting.
+    """
+    table = served_by.settings()
+    if not allow_unknown:
+        require_own_words(served_by, plan, table)
+    if table.settings:
+        exact = msgspec.structs.replace(table, exact=True)
+        exact.check(served_by.title, dict(plan.extra), allow_unknown=allow_unknown)

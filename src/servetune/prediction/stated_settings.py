@@ -5,10 +5,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from servetune.engines import ENGINES, plan_from_settings, step_law_facts
+from servetune.engines import (
+    ENGINES,
+    fields_of,
+    plan_from_settings,
+    require_known_settings,
+    step_law_facts,
+)
 from servetune.engines import engine as engine_named
 from servetune.errors import InputError
-from servetune.plan import Plan, Setting
+from servetune.plan import Setting
 from servetune.search import fixed_settings
 
 #: Fields of a plan that a row has columns for.
@@ -18,8 +24,6 @@ _COLUMNS = {
     "data_parallel": "dp",
     "expert_parallel": "moe_ep",
 }
-#: Fields that are not settings of a server.
-_NOT_SETTINGS = ("model", "engine", "engine_version")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -32,18 +36,18 @@ def stated_settings(engine: str, text: str) -> Mapping[str, Setting]:
 
     Raises:
         InputError: A setting has several values, or one that has a column of its own.
-        PlanError: A value cannot be that setting's.
+        PlanError: The engine has no such setting, or a value cannot be that setting's.
     """
     if not text:
         return {}
     name = _registered(engine)
-    settings = fixed_settings(text, types=engine_named(name).settings().types())
-    told, unset = plan_from_settings(name, "", settings), Plan(model="", engine=name)
-    found = {
-        field: value
-        for field in Plan.__struct_fields__
-        if field not in _NOT_SETTINGS and (value := getattr(told, field)) != getattr(unset, field)
-    }
+    served_by = engine_named(name)
+    settings = fixed_settings(text, types=served_by.settings().types())
+    told = plan_from_settings(name, "", settings)
+    require_known_settings(served_by, told, allow_unknown=False)
+    found = {field: getattr(told, field) for field in fields_of(name, settings)}
+    if told.extra:
+        found["extra"] = told.extra
     for field, column in _COLUMNS.items():
         if field in found:
             raise InputError(

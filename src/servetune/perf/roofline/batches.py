@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from servetune.perf.roofline.endings import LAST, longest
 from servetune.perf.roofline.runs import FEWEST, Mask, Runs, RunTimes
 from servetune.perf.roofline.steady_state import ANSWER_SHARES
 from servetune.perf.roofline.step_laws import Array, StepLaws
@@ -35,9 +36,8 @@ _HALVINGS = 12
 _MOST_GENERATIONS = 100
 #: Numbers of sequences for which a step is priced, evenly by logarithm from one to all.
 _PRICED = 8
-#: Expected longest of N answers: one that so many of N exceed (exactly, of an exponential law).
-_LONGEST = 0.56
-_ALL, _NOTHING = 1e-9, 1e-12
+#: Share of the requests below which nobody waits any more, and a number instead of none.
+_WAITED, _LEAST = 1e-9, 1e-12
 
 
 def batches(runs: Runs, laws: StepLaws) -> RunTimes:
@@ -51,9 +51,9 @@ def batches(runs: Runs, laws: StepLaws) -> RunTimes:
     outside_s = runs.request_s(laws) + laws.c["closed_loop.intake_s"] * placed / 2
     whole_s, ttft_s = outside_s + flow.whole_s, outside_s + flow.ttft_s
     answer_s = np.maximum(0.0, flow.e2e_s - flow.ttft_s)
-    tau_s = np.where(
-        runs.answer_steps > 0, answer_s / np.maximum(1.0, runs.answer_steps), flow.plain_s
-    )
+    tau_s = answer_s / np.maximum(1.0, runs.answer_steps)
+    tau_s = np.where(runs.answer_steps > 0, np.maximum(tau_s, flow.lone_s), flow.lone_s)
+    answer_s = np.maximum(answer_s, runs.answer_steps * tau_s)
     running = np.minimum(placed, wanting * answer_s / flow.whole_s)
     e2e_s = np.where(runs.timed_each, ttft_s + answer_s, whole_s)
     return RunTimes(ttft_s, tau_s, np.maximum(FEWEST, running), wanting / whole_s, e2e_s)
@@ -63,13 +63,13 @@ class _Times(NamedTuple):
     """Times of R runs from the first step on; seconds, each of shape (R,).
 
     Attributes:
-        plain_s: A decode step with all places taken.
+        lone_s: A decode step of one sequence, than which no gap is shorter.
     """
 
     ttft_s: Array
     e2e_s: Array
     whole_s: Array
-    plain_s: Array
+    lone_s: Array
 
 
 class _Steps:
@@ -133,7 +133,7 @@ class _Steps:
 def _added_s(prompts: Array, full: Array, one_s: Array, full_s: Array) -> Array:
     """What prompts add to a step; more than fill it add to those that follow."""
     full = np.maximum(1.0, full)
-    share = np.clip((prompts - 1) / np.maximum(_NOTHING, full - 1), 0.0, 1.0)
+    share = np.clip((prompts - 1) / np.maximum(_LEAST, full - 1), 0.0, 1.0)
     several_s = one_s + share * (full * full_s - one_s)
     return np.where(prompts < 1, prompts * one_s, np.maximum(several_s, prompts * full_s))
 
@@ -153,6 +153,25 @@ def _flow(runs: Runs, steps: _Steps, wanting: Array, placed: Array) -> _Times:
     return _Times(ttft_s, ttft_s + found[1] - found[0], found[2] * more, found[3])
 
 
+class _Fill(NamedTuple):
+    """Prompts that take free places in a stride; each of shape (R,).
+
+    Attributes:
+        steps: Steps that they take.
+        full: Prompts that fill a step, less than one where one takes several.
+        all_s: Seconds of these steps.
+        half_s: Seconds by which a first token is later than its prompt's middle.
+        late_s: Seconds by which an answer ends later for that.
+    """
+
+    prompts: Array
+    steps: Array
+    full: Array
+    all_s: Array
+    half_s: Array
+    late_s: Array
+
+
 class _Flow:
     """Requests of R runs on their way.
 
@@ -168,11 +187,24 @@ class _Flow:
     ) -> None:
         self._steps, self._count, self._placed, self._equal = steps, count, placed, equal
         self._shares = np.ones(1) if equal else np.array(ANSWER_SHARES)
-        self._longest = answers[:, 0] if equal else _longest(answers, count)
-        mean = np.maximum(1.0, (answers * ANSWER_SHARES).sum(axis=1))
-        self._answers = np.minimum(answers[:, :1] if equal else answers, self._longest[:, None])
-        prompt_steps = np.where(steps.apart, 0.0, count / steps.full(np.minimum(placed, count) / 2))
-        queued = np.maximum(count / placed * mean, prompt_steps) / _WAITING
+        self._longest = answers[:, 0] if equal else longest(answers, count)
+        law_mean = (answers * ANSWER_SHARES).sum(axis=1)
+        mean = np.maximum(1.0, law_mean)
+        self._mean = law_mean
+        # Of few answers none is as long as the law's longest; their mean is the law's all the same.
+        cut = np.minimum(answers, self._longest[:, None])
+        cut = cut * (law_mean / np.maximum(_LEAST, (cut * ANSWER_SHARES).sum(axis=1)))[:, None]
+        self._answers = answers[:, :1] if equal else cut
+        self._longest = np.maximum(self._longest, self._answers[:, -1])
+        beside = np.minimum(np.minimum(placed, count) / 2, mean * steps.full(np.zeros_like(mean)))
+        full = steps.full(beside)
+        prompt_steps = np.where(steps.apart, 0.0, count / full)
+        # Share of the answers that end while prompts still fill the steps.
+        self._among = np.maximum(0.0, 1 - mean / np.maximum(1.0, prompt_steps))
+        # Whoever follows an answer has its place for the step, or steps, of its own prompt, too.
+        own = np.where(steps.apart | (count <= placed), 0.0, np.maximum(1.0, 1 / full))
+        self._own, self._longest = own, self._longest + own
+        queued = np.maximum(count / placed * (mean + own), prompt_steps) / _WAITING
         queued = np.maximum(mean / _OF_AN_ANSWER, queued)
         stride = np.where(count > placed, queued, prompt_steps / _OF_THE_PROMPTS)
         # Answers of one length that begin together end together.
@@ -182,6 +214,8 @@ class _Flow:
         # Prompts computed after so many strides, from one stride before the run on.
         self._begun = np.repeat(count[:, None], self._most_strides + 3, axis=1)
         self._begun[:, :2] = 0.0
+        #: Of these, prompts that took the place of an answer.
+        self._followed = np.zeros_like(self._begun)
         zero = np.zeros_like(count)
         self._waiting, self._ended, self._at_s = count.copy(), zero, zero
         self._place, self._last = zero, zero
@@ -190,7 +224,7 @@ class _Flow:
     def times(self) -> tuple[Array, Array, Array, Array]:
         """Fields of `_Times`."""
         for number in range(1, self._most_strides + 1):
-            if not (self._waiting > _ALL * self._count).any():
+            if not (self._waiting > _WAITED * self._count).any():
                 break
             self._stride_on(number)
         for long in self._last_strides():
@@ -201,69 +235,92 @@ class _Flow:
             self._ended, self._place = now, self._place + long
             self._at_s = self._at_s + long * step_s
         e2e_s = self._e2e_s + np.maximum(0.0, self._count - self._ended) * self._at_s
-        plain_s = self._steps.decode_s(self._placed)
-        return self._ttft_s / self._count, e2e_s / self._count, self._at_s, plain_s
+        lone_s = self._steps.decode_s(np.ones_like(self._count))
+        return self._ttft_s / self._count, e2e_s / self._count, self._at_s, lone_s
 
     def _ended_by(self, long: Array) -> Array:
         """Answers that have ended after so many more decode steps."""
+        ended = self._begun_by(self._begun, long)
+        if not self._own.any():
+            return ended
+        later = self._begun_by(self._followed, long - self._own)
+        return np.asarray(ended - self._begun_by(self._followed, long) + later)
+
+    def _begun_by(self, begun: Array, long: Array) -> Array:
+        """Answers of as many steps as lie between their prompts and so many steps from here."""
         place = (self._place + long)[:, None] - self._answers
         place = np.clip(1 + place / self._stride[:, None], 0.0, self._most_strides + 2.0)
         low = np.minimum(place.astype(int), self._most_strides + 1)
         rows = np.arange(len(low))[:, None]
-        below, above = self._begun[rows, low], self._begun[rows, low + 1]
+        below, above = begun[rows, low], begun[rows, low + 1]
         return np.asarray((below + (place - low) * (above - below)) @ self._shares)
 
     def _stride_on(self, number: int) -> None:
         """One stride of the runs in which anybody waits."""
         steps, begun, apart = self._steps, self._begun, self._steps.apart
-        taking = self._waiting > _ALL * self._count
+        taking = self._waiting > _WAITED * self._count
         long = np.where(taking, self._stride, 0.0)
         running = np.where(taking, np.maximum(0.0, begun[:, number] - self._ended), 0.0)
         # Free places first: full steps of prompts.
         free = np.minimum(self._waiting, np.maximum(0.0, self._placed - running)) * taking
-        full = steps.full(running + free / 2)
-        group = np.maximum(1.0, full)
-        one = np.minimum(free, 1.0) * np.maximum(1.0, 1 / full)
-        taken = np.where(free >= group, free / full, one)
-        part = np.where(apart, 1.0, np.minimum(1.0, long / np.maximum(taken, _NOTHING)))
-        filled, taken = free * part, taken * part
-        plain_s, one_s, full_s = steps.at(running + filled / 2)
-        added_s = _added_s(np.minimum(filled, group), full, one_s, full_s)
-        filling_s = np.where(filled > group, filled * full_s, added_s)
-        filling_s = filling_s + np.where(apart, 0.0, taken * plain_s)
-        # First tokens come at the ends of steps, or of the steps of a prompt that takes several.
-        together = np.where(full < 1, 1.0, np.minimum(group, free))
-        half_s = filling_s / np.maximum(_NOTHING, filled) * together / 2
-        late_s = np.where(apart, 0.0, np.maximum(1.0, together / full) / 2 * plain_s)
-        self._ttft_s = self._ttft_s + filled * (self._at_s + filling_s / 2 + half_s)
+        fill = self._fill(running, free, long)
+        self._ttft_s = self._ttft_s + fill.prompts * (self._at_s + fill.all_s / 2 + fill.half_s)
         # Then those who take the places of answers that end.
-        begun[:, number] += np.where(apart, filled, 0.0)
+        begun[:, number] += np.where(apart, fill.prompts, 0.0)
         begun[:, number + 1] = np.where(taking, begun[:, number], self._count)
-        begun[:, number + 1] += np.where(apart, 0.0, filled)
-        rest = np.where(apart, long, np.maximum(0.0, long - taken))
+        begun[:, number + 1] += np.where(apart, 0.0, fill.prompts)
+        rest = np.where(apart, long, np.maximum(0.0, long - fill.steps))
         ending = np.maximum(0.0, self._ended_by(long) - self._ended) * taking
-        follow = np.minimum(ending, np.maximum(0.0, self._waiting - filled))
-        follow = np.where(apart, follow, np.minimum(follow, rest * full))
+        follow = np.minimum(ending, np.maximum(0.0, self._waiting - fill.prompts))
+        follow = np.where(apart, follow, np.minimum(follow, rest * fill.full))
         follow = np.where(self._in_step, 0.0, follow)
         leaving = np.where(self._in_step, 0.0, ending - follow)
-        plain_s, one_s, full_s = steps.at(np.minimum(self._placed, running + filled - leaving / 2))
-        rate = follow / np.maximum(rest, _NOTHING)
+        within = np.minimum(self._placed, running + fill.prompts - leaving / 2)
+        plain_s, one_s, full_s = steps.at(within)
+        rate = follow / np.maximum(rest, _LEAST)
         met = -np.expm1(-rate)  # share of the steps that have prompts, which come by chance
-        meeting_s = _added_s(rate / np.maximum(met, _NOTHING), full, one_s, full_s)
+        meeting_s = _added_s(rate / np.maximum(met, _LEAST), fill.full, one_s, full_s)
         following_s = rest * (plain_s + met * meeting_s)
-        after_s = np.where(apart, 0.0, plain_s * np.maximum(1.0, 1 / full)) + meeting_s
-        from_s = self._at_s + filling_s
+        after_s = np.where(apart, 0.0, plain_s * np.maximum(1.0, 1 / fill.full)) + meeting_s
+        from_s = self._at_s + fill.all_s
         self._ttft_s = self._ttft_s + follow * (from_s + following_s / 2 + after_s)
-        ended_s = np.where(self._in_step, following_s, following_s / 2)
-        self._e2e_s = self._e2e_s + ending * (from_s + ended_s) + filled * late_s
+        # Answers end in steps that decode, which those of prompts are where they share them.
+        shared_s = np.where(apart, 0.0, fill.all_s)
+        ended_s = np.where(self._in_step, following_s, (following_s - shared_s) / 2)
+        self._e2e_s = self._e2e_s + ending * (from_s + ended_s) + fill.prompts * fill.late_s
         begun[:, number + 1] += np.where(taking, follow, 0.0)
-        self._waiting = np.maximum(0.0, self._waiting - filled - follow)
-        until = np.where(follow > 0, long, np.where(apart, 0.0, taken))
+        self._followed[:, number + 1 :] += (follow * taking)[:, None]
+        self._waiting = np.maximum(0.0, self._waiting - fill.prompts - follow)
+        until = np.where(follow > 0, long, np.where(apart, 0.0, fill.steps))
         self._last = np.where(taking, self._place + until, self._last)
-        done = taking & (self._waiting <= _ALL * self._count)
+        done = taking & (self._waiting <= _WAITED * self._count)
         begun[done, number + 1] = self._count[done]
         self._ended, self._at_s = self._ended + ending, from_s + following_s
         self._place = self._place + long
+
+    def _fill(self, running: Array, free: Array, long: Array) -> _Fill:
+        """Prompts for places that are free, in a stride of so many decode steps."""
+        steps, apart = self._steps, self._steps.apart
+        # Of those who begin meanwhile, no more decode than have not ended by then.
+        new = np.minimum(free / 2, np.maximum(1.0, self._mean) * steps.full(running))
+        full = steps.full(running + new)
+        group = np.maximum(1.0, full)
+        one = np.minimum(free, 1.0) * np.maximum(1.0, 1 / full)
+        taken = np.where(free >= group, free / full, one)
+        part = np.where(apart, 1.0, np.minimum(1.0, long / np.maximum(taken, _LEAST)))
+        filled, taken = free * part, taken * part
+        plain_s, one_s, full_s = steps.at(running + np.minimum(filled / 2, new))
+        added_s = _added_s(np.minimum(filled, group), full, one_s, full_s)
+        all_s = np.where(filled > group, filled * full_s, added_s)
+        all_s = all_s + np.where(apart, 0.0, taken * plain_s)
+        # First tokens come at the ends of steps, or of the steps of a prompt that takes several.
+        together = np.where(full < 1, 1.0, np.minimum(group, free))
+        half_s = all_s / np.maximum(_LEAST, filled) * together / 2
+        step_s = all_s / np.maximum(_LEAST, taken)
+        late_s = plain_s + self._among * np.maximum(0.0, step_s - plain_s)
+        late_s = np.maximum(1.0, together / full) / 2 * late_s
+        late_s = np.where(apart | (self._mean <= 0), 0.0, late_s)
+        return _Fill(filled, taken, full, all_s, half_s, late_s)
 
     def _last_strides(self) -> Iterator[Array]:
         """Strides in which nobody waits, to the end of the longest answer."""
@@ -271,29 +328,17 @@ class _Flow:
         quiet = np.where(self._count > self._placed, 0.0, self._answers[:, 0] - self._place)
         quiet = np.clip(quiet, 0.0, end - self._place)
         yield quiet
-        strides = _ENDING[self._equal]
-        for _ in range(strides):
-            yield (end - self._place) / strides
-            strides -= 1
+        for left in range(_ENDING[self._equal], 0, -1):
+            yield (end - self._place) / left
 
     def _left_steps(self) -> Array:
         """Steps from here to the end of the last answer, which need not have begun last."""
         most = np.maximum(0.0, self._last + self._longest - self._place)
-        if self._equal or (self._count <= self._placed).all():
+        if self._equal:
             return most
         low, high = np.zeros_like(most), most
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            more = self._count - self._ended_by(middle) > _LONGEST
+            more = self._count - self._ended_by(middle) > LAST
             low, high = np.where(more, middle, low), np.where(more, high, middle)
         return np.asarray((low + high) / 2)
-
-
-def _longest(answers: Array, count: Array) -> Array:
-    """Longest of so many answers, about: as far as the tail goes on as it was."""
-    shares = np.array(ANSWER_SHARES)
-    rare = -np.log(1 - np.cumsum(shares) + shares / 2)
-    wanted = -np.log(_LONGEST / np.maximum(1.0, count))
-    found = np.array([np.interp(w, rare, row) for w, row in zip(wanted, answers, strict=True)])
-    slope = (answers[:, -1] - answers[:, -2]) / (rare[-1] - rare[-2])
-    return np.asarray(found + slope * np.maximum(0.0, wanted - rare[-1]))

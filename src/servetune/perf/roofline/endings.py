@@ -14,7 +14,7 @@ from servetune.perf.roofline.steady_state import ANSWER_SHARES
 from servetune.perf.roofline.step_laws import Array, StepLaws
 
 #: Number in progress at which the last one ends, about: exactly, of an exponential law.
-_LAST = 0.56
+LAST = 0.56
 #: Halvings by which the end is found.
 _ROUNDS = 14
 #: Parts of the end at which those in progress are counted, and their weights (Boole's rule).
@@ -49,12 +49,28 @@ def over_the_run(runs: Runs, laws: StepLaws, found: RunTimes) -> Array:
     most = np.minimum(runs.most_placed(laws.c), runs.decoding_beside(laws.c))
     coming = np.minimum(runs.rate_per_s * tau_s, most / mean)
     density = np.where(open_ended, coming, placed / np.where(single, 1.0, mean))
-    came = runs.requests / np.maximum(1e-9, runs.rate_per_s) / tau_s
+    came = runs.requests / np.maximum(1e-9, runs.rate_per_s) / np.maximum(1e-9, tau_s)
     stretch = np.where(open_ended, came, np.where(single, 1.0, np.inf))
     end_s = _end_s(runs, laws, density, stretch, plain_s)
     open_s = runs.requests / steady + np.maximum(0.0, end_s - runs.answer_steps * plain_s)
     whole_s = np.where(open_ended, open_s, until_s + first_s + end_s)
     return np.where(rest, np.minimum(steady, runs.requests / whole_s), steady)
+
+
+def longest(answers: Array, count: Array) -> Array:
+    """Longest of so many answers, about, and no less than their mean; shape (R,).
+
+    Args:
+        answers: Steps of each of `ANSWER_SHARES`, shape (R, J); the tail goes on as it was.
+        count: Number of answers, shape (R,).
+    """
+    shares = np.array(ANSWER_SHARES)
+    rare = -np.log(1 - np.cumsum(shares) + shares / 2)
+    wanted = -np.log(LAST / np.maximum(1.0, count))
+    found = np.array([np.interp(w, rare, row) for w, row in zip(wanted, answers, strict=True)])
+    slope = (answers[:, -1] - answers[:, -2]) / (rare[-1] - rare[-2])
+    found = found + slope * np.maximum(0.0, wanted - rare[-1])
+    return np.asarray(np.maximum(found, answers @ shares))
 
 
 def _end_s(runs: Runs, laws: StepLaws, density: Array, stretch: Array, plain_s: Array) -> Array:
@@ -77,10 +93,11 @@ def _end_s(runs: Runs, laws: StepLaws, density: Array, stretch: Array, plain_s: 
     low, high = np.zeros_like(density), answers[:, -1]
     for _ in range(_ROUNDS):
         middle = (low + high) / 2
-        more = left(middle) > _LAST
+        more = left(middle) > LAST
         low, high = np.where(more, middle, low), np.where(more, high, middle)
-    end = (low + high) / 2
-    first = np.maximum(_LAST, left(np.zeros_like(end)))
+    # Where all began at once there is no stretch to look back on.
+    end = np.where(stretch > 1, (low + high) / 2, longest(answers, density))
+    first = np.maximum(LAST, left(np.zeros_like(end)))
     running = np.zeros_like(end)
     for part, weight in zip(_PARTS, _WEIGHTS, strict=True):
         running = running + weight * np.minimum(1.0, left(part * end) / first)

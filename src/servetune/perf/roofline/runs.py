@@ -30,7 +30,8 @@ class RunTimes(NamedTuple):
         tpot_s: Gap between tokens, steps with others' prompts included.
         running: Sequences decoding at the same time.
         requests_per_s: Requests over the run's time; in closed loops users over the mean time of a
-            request, that of the steady state where some wait for a place.
+            request, that of the steady state where some wait for a place (`endings.over_the_run`
+            has the rate of the whole run).
         e2e_s: Mean time of a request; of the whole run where all come at once.
     """
 
