@@ -76,7 +76,7 @@ class _Steps:
     """Steps of R runs by the number of sequences that decode, priced for a few numbers.
 
     Attributes:
-        apart: Whether prompts have steps of their own, shape (R,).
+        apart: Runs whose prompts have steps of their own, shape (R,).
     """
 
     def __init__(self, runs: Runs, laws: StepLaws, placed: Array) -> None:
