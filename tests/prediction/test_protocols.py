@@ -172,7 +172,7 @@ def test_prompts_of_an_open_loop_lengthen_the_gaps_of_those_that_decode(
     assert found.e2e_ms == pytest.approx(simulated.e2e_ms, rel=0.15)
 
 
-@pytest.mark.parametrize("burstiness", [0.4, 3.0])
+@pytest.mark.parametrize("burstiness", [0.4, pytest.param(3.0, marks=pytest.mark.slow)])
 def test_requests_in_bursts_meet_more_than_those_who_come_by_chance(burstiness: float) -> None:
     """The formula for bursts is nearer to them than the one for chance, or within 3%."""
     lengths, rate = LengthLaws.ranged(2048, 128, 0.2), 8.0
@@ -251,7 +251,11 @@ def test_places_are_all_taken_at_times_before_requests_come_faster_than_they_are
 
 
 @pytest.mark.parametrize(
-    ("prompt", "answer", "rate"), [(1024, 32, 36), (1024, 32, 43), (4000, 32, 9)]
+    ("prompt", "answer", "rate"),
+    [
+        (1024, 32, 36),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((1024, 32, 43), (4000, 32, 9))),
+    ],
 )
 def test_an_engine_with_prompts_first_decodes_between_phases_of_prompts(
     prompt: int, answer: int, rate: float
@@ -584,7 +588,7 @@ def test_few_places_hold_a_prompt_and_its_answer(
         (LengthLaws.fixed(4000, 200), 400),
         (LengthLaws.ranged(1024, 1024, 0.0), 100),
         (CHAT, 100),
-        (CHAT, 2000),
+        (CHAT, 1000),
         pytest.param(LengthLaws.fixed(1024, 128), 2000, marks=pytest.mark.slow),
         pytest.param(LengthLaws.ranged(1024, 1024, 0.8), 100, marks=pytest.mark.slow),
     ],
