@@ -56,10 +56,10 @@ are often not stated and were taken to be the usual ones. So this is what a pred
 somebody who knows as little of a server. Median / mean error in %, and the share inside the
 interval that is stated as 90%.
 
-`Looked at` are the {seen} whose predictions were looked at while the law was changed (SGLang's times
-to launch prompts were chosen with three of them in view); the tables below are of the {unseen}
-others. {doubtful} doubtful ones (failed requests, an abnormal slowness
-that was reported, parts that were guessed) count nowhere else.
+`Looked at` are the {seen} whose predictions were looked at while the law was changed (SGLang's
+times to launch prompts were chosen with three of them in view); the tables below are of the
+{unseen} others. {doubtful} doubtful ones (failed requests, an abnormal slowness that was reported,
+parts that were guessed) count nowhere else.
 """
 
 

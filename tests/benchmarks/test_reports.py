@@ -63,8 +63,6 @@ def test_errors_are_no_larger_than_they_were(
 
 
 @pytest.mark.parametrize("time", ["tpot", "ttft"])
-def test_intervals_hold_seven_in_ten_runs_of_which_much_is_guessed(
-    sound: list, time: str
-) -> None:
+def test_intervals_hold_seven_in_ten_runs_of_which_much_is_guessed(sound: list, time: str) -> None:
     held = [each.held((f"{time}_low_ms", f"{time}_high_ms")) for each in sound]
     assert np.nanmean(held) >= 0.7
