@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "prediction" / "measured.py"
+from benchmark_scripts import script
 
 
 @pytest.fixture(scope="module")
 def measured() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("measured", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["measured"] = module  # its struct looks its own types up
-    spec.loader.exec_module(module)
-    return module
+    return script("prediction/measured.py")
 
 
 def left_out(

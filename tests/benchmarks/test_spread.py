@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "prediction" / "spread.py"
+from benchmark_scripts import script
 
 
 @pytest.fixture(scope="module")
 def spread() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("spread", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["spread"] = module  # its struct looks its own types up
-    spec.loader.exec_module(module)
-    return module
+    return script("prediction/spread.py")
 
 
 def test_groups_and_sources_weigh_as_the_root_of_what_they_hold(spread: ModuleType) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
+from benchmark_scripts import script
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf import performance_at, simulate
@@ -18,7 +16,6 @@ from servetune.plan import Plan
 from servetune.workload import LengthLaws, Workload
 from servetune.workload.lengths import Lengths
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "prediction" / "agreement.py"
 #: Users under the loads of the benchmark, in turns, so that every engine meets every model with
 #: few and many users, and every load; the whole grid takes half an hour.
 USERS = (1, 16, 96)
@@ -27,13 +24,7 @@ LOADS = 3
 
 @pytest.fixture(scope="module")
 def agreement() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("agreement", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["agreement"] = module
-    spec.loader.exec_module(module)
-    return module
+    return script("prediction/agreement.py")
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
+
+from benchmark_scripts import script
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "sglang_ticks.jsonl"
@@ -14,15 +15,7 @@ GOLDEN = ROOT / "tests" / "golden" / "sglang_ticks.jsonl"
 INEXACT = ("shared prefixes, retraction",)
 
 
-def _benchmark():  # type: ignore[no-untyped-def]
-    path = ROOT / "benchmarks" / "simulation" / "ticks_sglang.py"
-    spec = importlib.util.spec_from_file_location("ticks_sglang", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-sglang = _benchmark()
+sglang = script("simulation/ticks_sglang.py")
 RECORDED = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
+from benchmark_scripts import script
 from servetune.hardware import device, instance
 from servetune.models import load_shape
 from servetune.perf import performance_at
@@ -21,7 +20,6 @@ from servetune.workload.laws import Always, Uniform
 
 LLAMA = load_shape("meta-llama/Llama-2-7b-hf", catalogue_first=True)
 P4D = instance("ml.p4d.24xlarge")
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "prediction" / "seed_tables.py"
 
 
 def decode(sequences: int) -> Step:
@@ -87,13 +85,7 @@ def test_layers_whose_parts_work_side_by_side_agree_once() -> None:
 
 @pytest.fixture(scope="module")
 def seed_tables() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("seed_tables", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["seed_tables"] = module
-    spec.loader.exec_module(module)
-    return module
+    return script("prediction/seed_tables.py")
 
 
 def test_every_published_table_is_met_within_15_percent_by_its_median(

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 from pathlib import Path
 
 import pytest
 
+from benchmark_scripts import script
+
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "vllm_ticks.jsonl"
 
 
-def _benchmark():  # type: ignore[no-untyped-def]
-    path = ROOT / "benchmarks" / "simulation" / "ticks.py"
-    spec = importlib.util.spec_from_file_location("ticks", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-ticks = _benchmark()
+ticks = script("simulation/ticks.py")
 RECORDED = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
 
 

@@ -58,4 +58,5 @@ def stated_settings(engine: str, text: str) -> Mapping[str, Setting]:
 
 @functools.cache
 def _registered(engine: str) -> str:
+    """Name in `ENGINES` of an engine that is given by the name of its measured runs."""
     return next(name for name in ENGINES if step_law_facts(name).name == engine)

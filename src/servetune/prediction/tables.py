@@ -250,9 +250,7 @@ def _errors_noted(row: dict[str, Cell]) -> Iterator[None]:
     """Keeps what goes wrong with a row in its `error`."""
     try:
         yield
-    except UnknownName as error:
-        row["error"] = f"{error.message}; {error.hint}" if error.hint else error.message
     except ServetuneError as error:
-        row["error"] = error.message
+        row["error"] = f"{error.message}; {error.hint}" if error.hint else error.message
     except Exception as error:
         row["error"] = f"{type(error).__name__}: {error}"

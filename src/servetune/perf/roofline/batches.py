@@ -104,7 +104,7 @@ class _Steps:
         self._table = np.array([plain, one, full])
 
     def part(self, chosen: Mask) -> _Steps:
-        """Those of chosen runs."""
+        """Steps of the chosen runs alone."""
         part = copy.copy(self)
         for name in ("apart", "_most", "_budget", "_each", "_inputs"):
             setattr(part, name, getattr(self, name)[chosen])
@@ -160,8 +160,8 @@ class _Fill(NamedTuple):
         steps: Steps that they take.
         full: Prompts that fill a step, less than one where one takes several.
         all_s: Seconds of these steps.
-        half_s: Seconds by which a first token is later than its prompt's middle.
-        late_s: Seconds by which an answer ends later for that.
+        half_s: Half of a step, or of the steps of one prompt, at whose end first tokens come.
+        late_s: Seconds by which that delays the end of an answer.
     """
 
     prompts: Array
@@ -173,7 +173,7 @@ class _Fill(NamedTuple):
 
 
 class _Flow:
-    """Requests of R runs on their way.
+    """Requests of R runs from when they come to the end of the last answer.
 
     Args:
         answers: Decode steps by share of the answers, shape (R, J).
@@ -247,7 +247,12 @@ class _Flow:
         return np.asarray(ended - self._begun_by(self._followed, long) + later)
 
     def _begun_by(self, begun: Array, long: Array) -> Array:
-        """Answers of as many steps as lie between their prompts and so many steps from here."""
+        """Answers that have ended after so many more decode steps, by when their prompts were.
+
+        Args:
+            begun: Prompts computed by each stride, shape (R, strides).
+            long: Decode steps from here, shape (R,).
+        """
         place = (self._place + long)[:, None] - self._answers
         place = np.clip(1 + place / self._stride[:, None], 0.0, self._most_strides + 2.0)
         low = np.minimum(place.astype(int), self._most_strides + 1)
