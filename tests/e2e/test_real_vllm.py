@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from servetune.servers.watchdog import descendants, session_members
 from servetune.store import read_journal
 
 pytestmark = pytest.mark.engine
@@ -48,30 +49,15 @@ def tune(model):
     )
 
 
-def processes_of_session(pid):
-    """Living processes whose session is `pid`."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == pid and fields[0] != "Z":
-            found.append(int(stat.parent.name))
-    return found
-
-
-def sessions_of_vllm(model):
-    """Sessions of the vLLM servers that serve this very model folder."""
+def sessions_of_vllm(owner_pid):
+    """Sessions of the vLLM servers that this process started; other tests have theirs beside it."""
     sessions = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for pid in descendants(owner_pid):
         try:
-            words = (stat.parent / "cmdline").read_bytes().split(b"\0")
-            session = int(stat.read_text().rpartition(")")[2].split()[3])
+            if b"serve" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                sessions.add(os.getsid(pid))
         except OSError:
             continue
-        if b"serve" in words and model.encode() in words:
-            sessions.add(session)
     return sessions
 
 
@@ -90,12 +76,12 @@ def test_a_sweep_on_real_vllm_survives_kill_9_and_ends_in_a_bundle(model, servet
         assert process.poll() is None, "the run ended before its first trial"
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
-    sessions = sessions_of_vllm(model)
+    sessions = sessions_of_vllm(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert sessions
     deadline_s = time.monotonic() + 30
-    while any(processes_of_session(session) for session in sessions):
+    while any(session_members(session) for session in sessions):
         assert time.monotonic() < deadline_s, "vLLM outlived a killed servetune"
         time.sleep(0.1)
 
