@@ -180,7 +180,7 @@ def test_services_are_compared_alone_and_together(servetune):
 
 def test_numbers_of_gpus_have_the_price_of_the_service(servetune):
     def l4(service):
-        asked = ("--gpu", "all", "--service", service, "--top", "999", "--json")
+        asked = ("--gpu", "all", "--num-gpus", "1", "--service", service, "--top", "999", "--json")
         offers = data(servetune("estimate", "--model", "Qwen/Qwen3-4B", *asked))["offers"]
         return next(o["node"]["price"] for o in offers if o["node"]["name"] == "1x L4")
 

@@ -100,6 +100,11 @@ def served(plan: Plan, **more: Any) -> Served:
     return prepare(plan, ServiceOptions(**more), saturation=saturation, evidence=evidence)
 
 
+def loaded(text: str) -> Any:
+    """What one YAML document holds, read by libyaml, which is ten times as fast."""
+    return yaml.load(text, yaml.CSafeLoader)
+
+
 def container_words(container: dict[str, Any], engine: str) -> tuple[list[str], dict[str, str]]:
     """What Kubernetes hands to the process."""
     values = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
@@ -111,15 +116,15 @@ def container_words(container: dict[str, Any], engine: str) -> tuple[list[str], 
 def started(target: str, bundle: Any, engine: str) -> tuple[int, list[str], dict[str, str]]:
     """Copies, and command and variables of the first, as the target would start it."""
     if target.startswith("kubernetes"):
-        spec = yaml.safe_load(bundle.text("deployment.yaml"))["spec"]
+        spec = loaded(bundle.text("deployment.yaml"))["spec"]
         words, values = container_words(spec["template"]["spec"]["containers"][0], engine)
         return copies_of(spec, bundle), words, values
     if target == "kserve":
-        spec = yaml.safe_load(bundle.text("inferenceservice.yaml"))["spec"]["predictor"]
+        spec = loaded(bundle.text("inferenceservice.yaml"))["spec"]["predictor"]
         words, values = container_words(spec["containers"][0], engine)
         return spec["minReplicas"], words, values
     if target == "compose":
-        services = yaml.safe_load(bundle.text("compose.yaml"))["services"]
+        services = loaded(bundle.text("compose.yaml"))["services"]
         first = next(iter(services.values()))
         words = first.get("entrypoint", []) + first.get("command", [])
         values = {
@@ -143,7 +148,7 @@ def copies_of(spec: dict[str, Any], bundle: Any) -> int:
     for name, key in (("keda.yaml", "minReplicaCount"), ("hpa.yaml", "minReplicas")):
         if name in bundle.names:
             assert "replicas" not in spec
-            return int(yaml.safe_load(bundle.text(name))["spec"][key])
+            return int(loaded(bundle.text(name))["spec"][key])
     return int(spec["replicas"])
 
 

@@ -381,7 +381,7 @@ class _MatrixLine(NamedTuple):
     """One matrix product in all its layers.
 
     With r rows it takes kernel_s + max(compute_s * (r + padding), weights_s + traffic_s * r),
-    where padding grows to `extra_rows` with r.
+    where padding grows to `extra_rows` with r (`_line_s`).
     """
 
     kernel_s: float
@@ -389,12 +389,6 @@ class _MatrixLine(NamedTuple):
     weights_s: float
     traffic_s: float
     extra_rows: float
-
-    def seconds(self, rows: float) -> float:
-        filled = rows
-        if self.extra_rows:
-            filled += self.extra_rows * (1 - math.exp(-rows / FILLING_ROWS))
-        return self.kernel_s + max(self.compute_s * filled, self.weights_s + self.traffic_s * rows)
 
 
 class _ExpertsLine(NamedTuple):
@@ -562,4 +556,11 @@ def _attention_line(
 
 
 def _line_s(lines: list[_MatrixLine], rows: float) -> float:
-    return math.fsum(line.seconds(rows) for line in lines)
+    """Seconds of these products with so many rows, one after another."""
+    unfilled = math.exp(-rows / FILLING_ROWS)  # the loop is spelt out: every step comes here
+    seconds = 0.0
+    for kernel_s, compute_s, weights_s, traffic_s, extra_rows in lines:
+        computed_s = compute_s * (rows + extra_rows * (1 - unfilled))
+        moved_s = weights_s + traffic_s * rows
+        seconds += kernel_s + (computed_s if computed_s > moved_s else moved_s)
+    return seconds
