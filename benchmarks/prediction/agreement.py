@@ -128,6 +128,7 @@ _MOST_PROMPT_TOKENS_OF_TGI = 4096
 _RUN_CONTEXT, _MANY_USERS = 16384, 512
 #: Simulated runs of an open loop: near saturation few long queues decide the mean.
 _SEEDS = 12
+_TIMES = ("e2e_s", "ttft_s", "tpot_s")
 #: The same of a burst, whose longest answers decide how long it takes.
 _BURST_SEEDS = 4
 
@@ -288,9 +289,9 @@ def _compared_run(
     if any(record.ttft_s is None for record in records):
         return
     rates = [_rate(result.records) for result in results]
-    e2e_ms, ttft_ms, tokens = (
-        float(np.mean([getattr(record, name) for record in records])) * unit
-        for name, unit in (("e2e_s", MS_PER_S), ("ttft_s", MS_PER_S), ("output_tokens", 1))
+    e2e_ms, ttft_ms, tpot_ms = (
+        MS_PER_S * float(np.mean([time for time in times if time is not None]))
+        for times in ([getattr(each, name) for each in records] for name in _TIMES)
     )
     yield ComparedRun(
         engine=run.plan.engine,
@@ -298,7 +299,7 @@ def _compared_run(
         load=name,
         e2e=point.e2e_ms / e2e_ms - 1,
         ttft=point.ttft_ms / ttft_ms - 1,
-        tpot=point.tpot_ms / ((e2e_ms - ttft_ms) / (tokens - 1)) - 1,
+        tpot=point.tpot_ms / tpot_ms - 1,
         rate=point.output_tokens_per_s / float(np.mean(rates)) - 1,
     )
 

@@ -137,17 +137,18 @@ def by_formula(plan: Plan, loads: Sequence[Workload], **run: object) -> RunPoint
 
 
 def in_virtual_time(plan: Plan, loads: Sequence[Workload]) -> RunPoint:
-    """Means over all requests of the loads' simulations."""
+    """Means over all requests of the loads' simulations, TPOT's over those that have one."""
     runs = [simulate(plan, SHAPE, H100, load) for load in loads]
     records = [record for run in runs for record in run.records]
     ttft_s, e2e_s, tokens = (
         float(np.mean([getattr(record, name) for record in records]))
         for name in ("ttft_s", "e2e_s", "output_tokens")
     )
+    gaps_s = [record.tpot_s for record in records if record.tpot_s is not None]
     return RunPoint(
         ttft_ms=1e3 * ttft_s,
         e2e_ms=1e3 * e2e_s,
-        tpot_ms=1e3 * (e2e_s - ttft_s) / max(1.0, tokens - 1),
+        tpot_ms=1e3 * float(np.mean(gaps_s)) if gaps_s else 0.0,
         output_tokens_per_s=tokens * len(records) / sum(run.duration_s for run in runs),
         running=0.0,
         queued=False,

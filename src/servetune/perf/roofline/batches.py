@@ -38,6 +38,9 @@ _MOST_GENERATIONS = 100
 _PRICED = 8
 #: Share of the requests below which nobody waits any more, and a number instead of none.
 _WAITED, _LEAST = 1e-9, 1e-12
+#: Times of a run at which a request begins, one after as many requests as another; the decode steps
+#: that steps of prompts alone are taken for.
+_STARTS, _AT_ONCE = 32, 1e-3
 
 
 def batches(runs: Runs, laws: StepLaws) -> RunTimes:
@@ -54,21 +57,25 @@ def batches(runs: Runs, laws: StepLaws) -> RunTimes:
     tau_s = answer_s / np.maximum(1.0, runs.answer_steps)
     tau_s = np.where(runs.answer_steps > 0, np.maximum(tau_s, flow.lone_s), flow.lone_s)
     answer_s = np.maximum(answer_s, runs.answer_steps * tau_s)
+    gap_s = np.where(runs.equal, tau_s, np.maximum(flow.gap_s, flow.lone_s))
     running = np.minimum(placed, wanting * answer_s / flow.whole_s)
     e2e_s = np.where(runs.timed_each, ttft_s + answer_s, whole_s)
-    return RunTimes(ttft_s, tau_s, np.maximum(FEWEST, running), wanting / whole_s, e2e_s)
+    return RunTimes(ttft_s, gap_s, np.maximum(FEWEST, running), wanting / whole_s, e2e_s)
 
 
 class _Times(NamedTuple):
     """Times of R runs from the first step on; seconds, each of shape (R,).
 
     Attributes:
+        gap_s: Mean over requests of their time per token after the first. Short answers that begin
+            among prompts have longer gaps than the mean token.
         lone_s: A decode step of one sequence, than which no gap is shorter.
     """
 
     ttft_s: Array
     e2e_s: Array
     whole_s: Array
+    gap_s: Array
     lone_s: Array
 
 
@@ -141,7 +148,7 @@ def _added_s(prompts: Array, full: Array, one_s: Array, full_s: Array) -> Array:
 def _flow(runs: Runs, steps: _Steps, wanting: Array, placed: Array) -> _Times:
     """Times of the runs whose requests come at once; those of like strides together."""
     count = np.minimum(wanting, _MOST_GENERATIONS * placed)
-    found = np.ones((4, len(count)))
+    found = np.ones((5, len(count)))
     for equal, queued in ((e, q) for e in (True, False) for q in (True, False)):
         chosen = runs.at_once & (runs.equal == equal) & ((count > placed) == queued)
         if chosen.any():
@@ -150,7 +157,14 @@ def _flow(runs: Runs, steps: _Steps, wanting: Array, placed: Array) -> _Times:
             found[:, chosen] = flow.times()
     more = wanting / count
     ttft_s = found[0] * more
-    return _Times(ttft_s, ttft_s + found[1] - found[0], found[2] * more, found[3])
+    return _Times(ttft_s, ttft_s + found[1] - found[0], found[2] * more, found[3], found[4])
+
+
+def _interpolated(at: Array, known: Array, values: Array) -> Array:
+    """Values of R rising lines at places of their own; known and values of shape (R, points)."""
+    apart = (1.0 + known.max()) * np.arange(len(known))[:, None]
+    places = np.clip(at, known[:, :1], known[:, -1:]) + apart
+    return np.asarray(np.interp(places, (known + apart).ravel(), values.ravel()))
 
 
 class _Fill(NamedTuple):
@@ -220,8 +234,10 @@ class _Flow:
         self._waiting, self._ended, self._at_s = count.copy(), zero, zero
         self._place, self._last = zero, zero
         self._ttft_s, self._e2e_s = zero, zero
+        #: Decode steps, seconds and prompts computed until then, one after another.
+        self._seen = [(zero, zero, zero)]
 
-    def times(self) -> tuple[Array, Array, Array, Array]:
+    def times(self) -> tuple[Array, Array, Array, Array, Array]:
         """Fields of `_Times`."""
         for number in range(1, self._most_strides + 1):
             if not (self._waiting > _WAITED * self._count).any():
@@ -234,9 +250,24 @@ class _Flow:
             self._e2e_s = self._e2e_s + ending * (self._at_s + long * step_s / 2)
             self._ended, self._place = now, self._place + long
             self._at_s = self._at_s + long * step_s
+            self._seen.append((self._place, self._at_s, self._count))
         e2e_s = self._e2e_s + np.maximum(0.0, self._count - self._ended) * self._at_s
         lone_s = self._steps.decode_s(np.ones_like(self._count))
-        return self._ttft_s / self._count, e2e_s / self._count, self._at_s, lone_s
+        gap_s = lone_s if self._equal else self._gap_s()
+        return self._ttft_s / self._count, e2e_s / self._count, self._at_s, gap_s, lone_s
+
+    def _gap_s(self) -> Array:
+        """Mean over requests of the time per token after their first, by when they began."""
+        places, at_s, begun = (np.stack(column, axis=1) for column in zip(*self._seen, strict=True))
+        starts = (np.arange(_STARTS) + 0.5) / _STARTS * self._count[:, None]
+        began = _interpolated(starts, begun, places)
+        began_s = _interpolated(began, places, at_s)
+        long = np.maximum(1.0, self._answers)[:, None, :]
+        ended = (began[:, :, None] + long).reshape(len(long), -1)
+        ended_s = _interpolated(ended, places, at_s).reshape(*began.shape, -1)
+        counted = self._shares * (self._answers > 0)  # an answer of one token has no gap
+        gaps_s = ((ended_s - began_s[:, :, None]) / long).mean(axis=1)
+        return np.asarray((gaps_s * counted).sum(axis=1) / np.maximum(_LEAST, counted.sum(axis=1)))
 
     def _ended_by(self, long: Array) -> Array:
         """Answers that have ended after so many more decode steps."""
@@ -300,8 +331,11 @@ class _Flow:
         self._last = np.where(taking, self._place + until, self._last)
         done = taking & (self._waiting <= _WAITED * self._count)
         begun[done, number + 1] = self._count[done]
+        filled = np.where(apart, np.minimum(_AT_ONCE * taking, long), np.minimum(fill.steps, long))
+        self._seen.append((self._place + filled, from_s, self._seen[-1][2] + fill.prompts))
         self._ended, self._at_s = self._ended + ending, from_s + following_s
         self._place = self._place + long
+        self._seen.append((self._place, self._at_s, self._seen[-1][2] + follow))
 
     def _fill(self, running: Array, free: Array, long: Array) -> _Fill:
         """Prompts for places that are free, in a stride of so many decode steps."""
