@@ -28,7 +28,7 @@ def sound(read: tuple[list, dict]) -> list:
 
 def test_nearly_all_of_them_can_be_priced(read: tuple[list, dict]) -> None:
     found, refused = read
-    assert len(found) >= 480
+    assert len(found) >= 720
     assert sum(refused.values()) <= 0.12 * len(found)
     assert all("unknown" in reason for reason in refused), refused
 
@@ -36,10 +36,10 @@ def test_nearly_all_of_them_can_be_priced(read: tuple[list, dict]) -> None:
 @pytest.mark.parametrize(
     ("column", "median", "mean"),
     [
-        ("tpot_ms", 20, 27),
-        ("ttft_ms", 42, 64),
+        ("tpot_ms", 21, 26),
+        ("ttft_ms", 40, 58),
         ("e2e_ms", 21, 25),
-        ("output_tokens_per_s", 19, 35),
+        ("output_tokens_per_s", 20, 31),
     ],
 )
 def test_errors_are_no_larger_than_they_were(
@@ -48,7 +48,7 @@ def test_errors_are_no_larger_than_they_were(
     """In %, measured on 2026-11-28 and rounded up; a change that enlarges one says why."""
     ratios = np.array([each.ratio(column) for each in sound])
     errors = 100 * np.abs(ratios[~np.isnan(ratios)] - 1)
-    assert len(errors) > 150
+    assert len(errors) > 200
     assert np.median(errors) <= median
     assert errors.mean() <= mean
 

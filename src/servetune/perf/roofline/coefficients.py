@@ -37,6 +37,8 @@ class MatrixProducts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             before it quantises.
         kernel_blocks_s: Time of such a kernel with a scale per block, whose activations a kernel
             of their own quantises.
+        widened_flops_per_s: Most FLOP/s of products whose weights are widened to 16 bits on the
+            way, which the units that widen them bound.
         flops_per_joule: 16-bit FLOPs per joule that bind boards of little power; zero where
             none was seen to bind.
     """
@@ -49,6 +51,7 @@ class MatrixProducts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     memory_fraction: float
     memory_fraction_8bit: float
     memory_fraction_4bit: float = 0.58
+    widened_flops_per_s: float = 1e18
     kernel_s: float
     kernel_8bit_s: float
     kernel_blocks_s: float = 6.5e-6

@@ -102,7 +102,7 @@ def fit() -> Fit:
 
 @functools.lru_cache(maxsize=4096)
 def coefficients_for(
-    device: Device, engine: str = DEFAULT_ENGINE, version: str = ""
+    device: Device, engine: str = DEFAULT_ENGINE, version: str = "", *, eager: bool = False
 ) -> Coefficients:
     """The coefficients of the device's architecture under an engine, corrected by the fit.
 
@@ -110,13 +110,15 @@ def coefficients_for(
 
     Args:
         version: Release of the engine; the present generation if empty.
+        eager: Whether it has neither graphs nor compiled layers (`Plan.enforce_eager`).
     """
     table = table_for(device, engine, version)
     scopes = scopes_of(device, engine, version)
     if scopes:
         name = f"{table.name}/fit-{fit().version}"
         table = corrected(table, fit().factor, scopes, name=name)
-    return under_power(table, device)
+    table = under_power(table, device)
+    return _eager(table) if eager else table
 
 
 def plan_coefficients(device: Device, plan: Plan) -> Coefficients:
@@ -124,9 +126,27 @@ def plan_coefficients(device: Device, plan: Plan) -> Coefficients:
 
     Copies on one machine wait for what they share, so each of their steps is longer by as much.
     """
-    plain = coefficients_for(device, plan.engine, plan.engine_version or "")
+    version, eager = plan.engine_version or "", bool(plan.enforce_eager)
+    plain = coefficients_for(device, plan.engine, version, eager=eager)
     return plain if plan.replicas == 1 else _among(plain, plan.replicas)
 
+
+def _eager(compiled: Coefficients) -> Coefficients:
+    """Coefficients of an engine that runs its network layer by layer in Python.
+
+    As SGLang computes prompts; what was found there (its `behaviour.toml`) is near what published
+    runs of eager vLLM took (`docs/concepts/prediction.md`).
+    """
+    launch = compiled.launch
+    if not launch.layer_s:  # a processor launches nothing
+        return compiled
+    least = {name: max(value, getattr(launch, name)) for name, value in _EAGER_LAUNCHES.items()}
+    graphs = {"captured_tokens": 0, "captured_sequences": 0}
+    return changed(compiled, {f"launch.{name}": value for name, value in (least | graphs).items()})
+
+
+#: Seconds that Python takes to launch a layer, and more where its attention is latent or linear.
+_EAGER_LAUNCHES = {"layer_s": 4.5e-4, "mixer_s": 7e-4}
 
 #: Coefficients that make up a step: each is longer where copies share a host.
 _STEP = ("host.step_s", "host.rank_s", "host.sequence_s", "host.http_sequence_s",

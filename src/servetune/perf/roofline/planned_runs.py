@@ -76,7 +76,8 @@ class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
         """Coefficients of its engine on its device."""
         engine = self.engine or self.plan.engine
         version = self.engine_version or self.plan.engine_version or ""
-        return coefficients_for(self.node.device, engine, version)
+        eager = bool(self.plan.enforce_eager)
+        return coefficients_for(self.node.device, engine, version, eager=eager)
 
 
 class PredictedRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -97,7 +97,6 @@ class StepLaw:
         self._batches: float | None = None
         self._send = self._collective(all_reduce_law(node.link, 2))
         self._step_host_s = c.host.step_s + c.host.rank_s * math.log2(ops.tensor_parallel)
-        self._graphs = not plan.enforce_eager
         self.tokens_each = 1 + (plan.draft_tokens or 0)
         self._drafted = drafts_on_device(plan)
         self._verified_s = coefficients.host.draft_sequence_s if plan.draft_tokens else 0.0
@@ -108,6 +107,7 @@ class StepLaw:
         self._launch_s = c.launch.layer_s * ops.layer_count
         self._routing_s = c.launch.experts_s * expert_layers
         self._mixing_s = c.launch.mixer_s * ops.other_mixers
+        self._launched_layers_s = self._launch_s + self._routing_s + self._mixing_s
         self._dense: dict[tuple[float, float], float] = {}
 
     def with_batches(self, batches: float) -> StepLaw:
@@ -200,7 +200,7 @@ class StepLaw:
             device_s += line.run_s(sequences, contexts)
         device_s *= self.coefficients.device_factor
         if not self._captured(sequences, prompts=False):
-            device_s = np.maximum(device_s, self._launch_s + self._routing_s)
+            device_s = np.maximum(device_s, self._launched_layers_s)
         host_s = self._host_s(sequences) + self._verified_s * sequences
         run_s: FloatArray = host_s + device_s
         if self._hand_overs:
@@ -256,7 +256,7 @@ class StepLaw:
     @property
     def captured_tokens(self) -> float:
         """Most tokens of a step that a captured graph covers; none where there are no graphs."""
-        return self.coefficients.launch.captured_tokens if self._graphs else 0
+        return self.coefficients.launch.captured_tokens
 
     def _in_flight(self, sequences: float) -> float:
         if self._batches is None:
@@ -277,14 +277,14 @@ class StepLaw:
         """Whether a captured graph covers a step of so many tokens."""
         launch = self.coefficients.launch
         most = launch.captured_tokens if prompts else launch.captured_sequences
-        return self._graphs and tokens <= most + NEAR_TOKENS
+        return tokens <= most + NEAR_TOKENS
 
     def _launched_s(self, device_s: float, prefill_tokens: float, decode_sequences: float) -> float:
         """Seconds on the device, launching included."""
         if self._captured(prefill_tokens + decode_sequences, prompts=prefill_tokens > 0):
             return device_s
         if not prefill_tokens:
-            return max(device_s, self._launch_s + self._routing_s)
+            return max(device_s, self._launched_layers_s)
         return max(device_s, self._launch_s) + self._routing_s + self._mixing_s
 
     def _dense_seconds(self, tokens: float, logit_rows: float) -> float:
@@ -449,9 +449,12 @@ def _matrix_line(
     if kind.thin:
         reached = c.gemm.memory_fraction_4bit if kind.four_bit else c.gemm.memory_fraction_8bit
     bytes_per_s = device.memory_bytes_per_s * reached
+    flops_per_s = kind.peak_flops * fraction
+    if kind.widened:
+        flops_per_s = min(flops_per_s, c.gemm.widened_flops_per_s)
     return _MatrixLine(
         kernel_s=op.count * kernel_s,
-        compute_s=op.count * op.flops_per_row / (kind.peak_flops * fraction),
+        compute_s=op.count * op.flops_per_row / flops_per_s,
         weights_s=op.count * op.weight_bytes / bytes_per_s,
         traffic_s=op.count * (op.inputs + op.outputs) * activation_bytes / bytes_per_s,
         extra_rows=c.gemm.extra_rows if kind.narrow else 0.0,

@@ -46,7 +46,6 @@ _READ_BY_ROW = attrgetter(
     "engine",
     "data_parallel",
     "pipeline_parallel",
-    "enforce_eager",
     "draft_tokens",
     "draft_method",
     "draft_acceptance_fraction",
@@ -184,19 +183,17 @@ class StepLaws:
         most = np.where(
             prefill_tokens > 0, c["launch.captured_tokens"], c["launch.captured_sequences"]
         )
-        captured = (flat["graphs"] > 0) * _share_within(
-            most - prefill_tokens - decode_sequences, spread_tokens
-        )
+        captured = _share_within(most - prefill_tokens - decode_sequences, spread_tokens)
         experts_s = c["launch.experts_s"] * self._expert_layers
-        routed_s = np.where(prefill_tokens <= 0, 0.0, experts_s)
-        floor_s = c["launch.layer_s"] * flat["layers"] + experts_s - routed_s
-        mixed_s = c["launch.mixer_s"] * flat["other_mixers"] * (prefill_tokens > 0)
+        parts_s = experts_s + c["launch.mixer_s"] * flat["other_mixers"]
+        added_s = np.where(prefill_tokens <= 0, 0.0, parts_s)  # not hidden behind the products
+        floor_s = c["launch.layer_s"] * flat["layers"] + parts_s - added_s
         host_s = c["host.step_s"] + c["host.rank_s"] * flat["doublings"]
         host_s = host_s + c["host.sequence_s"] * sequences
         host_s = host_s + c["host.prompt_s"] * prefill_sequences
         host_s += c["host.draft_sequence_s"] * decode_sequences * (flat["tokens_each"] > 1)
         device_s = c["device_factor"] * device_s
-        launched_s = np.maximum(device_s, floor_s) + routed_s + mixed_s
+        launched_s = np.maximum(device_s, floor_s) + added_s
         device_s = captured * device_s + (1 - captured) * launched_s
         step_s = host_s + device_s
         if flat["hand_overs"].any():
@@ -348,7 +345,8 @@ def _rates(
         c["gemm.memory_fraction"][:, None],
     )
     thin = np.where(table["four_bit"] > 0, c["gemm.memory_fraction_4bit"][:, None], thin)
-    return table["peak_flops"] * fraction, bytes_per_s[:, None] * thin
+    most = np.where(table["widened"] > 0, c["gemm.widened_flops_per_s"][:, None], np.inf)
+    return np.minimum(table["peak_flops"] * fraction, most), bytes_per_s[:, None] * thin
 
 
 def _expert_kernel_s(table: Mapping[str, Array], c: Mapping[str, Array]) -> Array:
@@ -417,7 +415,6 @@ _FLAT = (
     "bf16_flops",
     "fp8_flops",
     "dies",
-    "graphs",
     "vocab",
     "elementwise_bytes_per_token",
     "reduce_bytes_per_token",
@@ -458,7 +455,6 @@ class _Row:
             node.device.bf16_flops,
             node.device.peak_flops("fp8"),
             node.device.dies,
-            float(not plan.enforce_eager),
             ops.vocab,
             ops.elementwise_bytes_per_token,
             ops.reduce_bytes_per_token,

@@ -1,0 +1,74 @@
+"""Steps of engines that launch every layer by itself, and products whose weights are widened."""
+
+from __future__ import annotations
+
+import pytest
+
+from servetune.hardware import node
+from servetune.models import load_shape
+from servetune.perf.roofline import PlannedRun, predict_runs
+from servetune.perf.roofline.factors import coefficients_for, plan_coefficients
+from servetune.perf.roofline.run_formulas import RunPoint
+from servetune.plan import Plan
+from servetune.workload import LengthLaws
+
+
+def served(
+    model: str, gpu: str, count: int, users: int, prompt: int, answer: int, **plan: object
+) -> RunPoint:
+    run = PlannedRun(
+        shape=load_shape(model, catalogue_first=True),
+        node=node(gpu=gpu, count=count),
+        plan=Plan(model=model, tensor_parallel=count, **plan),
+        lengths=LengthLaws.fixed(prompt, answer),
+        concurrency=users,
+        request_count=4 * users,
+    )
+    return predict_runs([run])[0].point
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "count", "users", "prompt", "measured_ms"),
+    [
+        ("deepseek-ai/DeepSeek-V2-Lite", "RTX 5090", 2, 1, 64, 40.3),
+        ("deepseek-ai/DeepSeek-V2-Lite", "RTX 5090", 2, 8, 64, 42.4),
+        ("Qwen/Qwen3-14B-AWQ", "A100", 1, 1, 16000, 20.6),
+    ],
+)
+def test_eager_vllm_is_as_slow_as_was_published(
+    model: str, gpu: str, count: int, users: int, prompt: int, measured_ms: float
+) -> None:
+    """Published in openinfer's issue 279 and Qwen3's 1536; compiled layers take half as long."""
+    eager = served(model, gpu, count, users, prompt, 64, enforce_eager=True)
+    assert eager.tpot_ms == pytest.approx(measured_ms, rel=0.12)
+    compiled = served(model, gpu, count, users, prompt, 64)
+    assert compiled.tpot_ms < 0.65 * eager.tpot_ms
+
+
+def test_large_networks_hide_their_launches_behind_the_products() -> None:
+    """Qwen3-32B on one A100, four users: 79 tokens/s were published of eager vLLM (0.19)."""
+    eager = served("Qwen/Qwen3-32B", "A100", 1, 4, 512, 256, enforce_eager=True)
+    compiled = served("Qwen/Qwen3-32B", "A100", 1, 4, 512, 256)
+    assert eager.tpot_ms == pytest.approx(compiled.tpot_ms, rel=0.03)
+
+
+def test_a_processor_launches_nothing() -> None:
+    cpu = node(gpu="CPU").device
+    plan = Plan(model="m", enforce_eager=True)
+    assert plan_coefficients(cpu, plan) == coefficients_for(cpu)
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen3-14B-FP8", "Qwen/Qwen3-14B-AWQ"])
+def test_weights_of_few_bits_serve_long_batches_no_faster_on_a100(model: str) -> None:
+    """Published: 0.78 and 0.88 of 16 bits' rate with a thousand requests at once (vLLM 0.11)."""
+    plain = served("Qwen/Qwen3-14B", "A100", 1, 256, 1024, 128)
+    narrow = served(model, "A100", 1, 256, 1024, 128)
+    assert narrow.output_tokens_per_s < plain.output_tokens_per_s
+    few = served(model, "A100", 1, 1, 1024, 128)
+    assert few.tpot_ms < 0.75 * served("Qwen/Qwen3-14B", "A100", 1, 1, 1024, 128).tpot_ms
+
+
+def test_boards_that_multiply_more_slowly_widen_beside_it() -> None:
+    plain = served("Qwen/Qwen3-8B", "RTX 3090", 1, 32, 2048, 8)
+    narrow = served("Qwen/Qwen3-8B-AWQ", "RTX 3090", 1, 32, 2048, 8)
+    assert narrow.ttft_ms == pytest.approx(plain.ttft_ms, rel=0.1)
