@@ -38,7 +38,7 @@ sys.path.insert(0, str(ROOT / "benchmarks" / "prediction"))
 
 from measured import Measured, loops_of, read  # noqa: E402
 
-from servetune.perf.roofline.factors import KNOBS, Factor, scopes_of  # noqa: E402
+from servetune.perf.roofline.factors import EAGER_LEAST, EAGER_NONE, KNOBS, Factor, scopes_of  # noqa: E402
 from servetune.perf.roofline.run_formulas import RunFormulas  # noqa: E402
 from servetune.perf.roofline.step_laws import columns_of  # noqa: E402
 from servetune.perf.roofline.tables import table_for  # noqa: E402
@@ -74,6 +74,7 @@ class Problem:
         self.rows = list(rows)
         places = [(row.node.device, row.engine, row.version) for row in rows]
         self._table = columns_of([table_for(*place) for place in places])
+        self._eager = np.array([bool(row.plan.enforce_eager) for row in rows])
         scopes_of_row = [scopes_of(*place) for place in places]
         known = sorted({scope for each in scopes_of_row for scope in each})
         self.scopes = [
@@ -147,6 +148,10 @@ class Problem:
         share = np.minimum(1.0, self._allowed / columns["gemm.compute_fraction"])
         for path in ("", "_8bit", "_4bit"):
             columns[f"gemm.compute_fraction{path}"] *= share
+        for path, least in EAGER_LEAST.items():
+            columns[path] = np.where(self._eager, np.maximum(columns[path], least), columns[path])
+        for path in EAGER_NONE:
+            columns[path] = np.where(self._eager, 0.0, columns[path])
         return columns
 
     def _turned(

@@ -4,9 +4,10 @@
 
 Fits the factors again with whole groups left out (`tools/fit_step_law.py`, needs scipy), predicts
 those, and prints medians and means of absolute errors and the share that the intervals hold; each
-interval is made without the group that it is judged by. `--write` stores what ships with the
-package: the kinds of measured runs (`perf/roofline/data/accuracy.csv`), the spread by traits
-(`intervals.toml`) and the pages of `docs/accuracy/`. 10 minutes on two cores.
+interval is made without the group that it is judged by. Published runs of `reports.py` whose
+predictions were looked at count as one more laboratory of the intervals. `--write` stores what
+ships with the package: the kinds of measured runs (`perf/roofline/data/accuracy.csv`), the spread
+by traits (`intervals.toml`) and the pages of `docs/accuracy/`. Half an hour on two cores.
 
 | split | groups left out whole, in turn |
 |---|---|
@@ -40,10 +41,12 @@ sys.path[:0] = [str(ROOT / "tools"), str(Path(__file__).parent)]
 
 from fit_step_law import Problem, fitted  # noqa: E402
 from measured import Measured, read  # noqa: E402
+from reports import read as read_reports  # noqa: E402
 from spread import RIDGES, Errors, Spread, ends, quantile, weights  # noqa: E402
 
+from servetune.engines import resolved  # noqa: E402
 from servetune.perf import most_informative  # noqa: E402
-from servetune.perf.roofline.accuracy import Kind, Ran, cell_of, kind_of_run  # noqa: E402
+from servetune.perf.roofline.accuracy import Kind, Ran, cell_of, cells, kind_of_run  # noqa: E402
 from servetune.perf.roofline.calibration import Anchor, calibrated  # noqa: E402
 from servetune.perf.roofline.interval import all_measured, seen_among, traits  # noqa: E402
 
@@ -53,6 +56,9 @@ DOCS = ROOT / "docs" / "accuracy"
 ROWS_IN_FIT = 8
 #: Own time (per token, of the batch, or one over the rate) and first token.
 TIMES = ("tpot", "ttft")
+
+#: Name of the published runs among laboratories, and what makes a group of them.
+PUBLISHED, _REPORT_GROUP = "published", ("url", "model", "gpu", "engine")
 
 #: One-sided confidences whose quantiles are stored for `safety_factors_of`.
 LEVELS = (0.6, 0.7, 0.8, 0.9, 0.95)
@@ -178,10 +184,44 @@ def errors_of(bench: Bench, which: int, split: str) -> Errors:
     )
 
 
+@functools.cache
+def published_errors(which: int) -> Errors:
+    """The same of published runs whose predictions were looked at; the others judge intervals.
+
+    No fit reads them, and whoever published them had an own machine and an own load: they are one
+    more laboratory that the law has not seen.
+    """
+    reports = [
+        report
+        for report in read_reports()[0]
+        if report.row["check"] == "ok" and report.row["looked_at"] == "yes"
+    ]
+    columns = (("tpot_ms", "output_tokens_per_s"), ("ttft_ms",))[which]
+    logs = np.full(len(reports), np.nan)
+    for column in reversed(columns):
+        ratios = np.log([report.ratio(column) for report in reports])
+        ratios = ratios if column == "output_tokens_per_s" else -ratios
+        logs = np.where(np.isnan(ratios), logs, ratios)
+    found = []
+    for report in reports:
+        run, name = report.run, report.run.engine or report.run.plan.engine
+        ran = Ran(engine=name, version=run.engine_version)
+        plan = resolved(run.plan, run.shape, run.node.device)
+        kind, measured = kind_of_run(run.node, plan, run.shape, ran), all_measured(run.shape)
+        seen = seen_among((cell.kind for cell in cells()), kind)
+        found.append(traits(kind, run.node, plan, seen, run.protocol, measured=measured))
+    groups = [tuple(report.row[name] for name in _REPORT_GROUP) for report in reports]
+    sources = [PUBLISHED] * len(reports)
+    return Errors(
+        logs=logs, traits=found, weight=weights(groups, sources), source=np.array(sources)
+    )
+
+
 def spread_of(bench: Bench, which: int, kept: np.ndarray | None = None) -> Spread:
     """Spread of own times (0) or first tokens (1), by rows whose source the law has not seen."""
     errors = errors_of(bench, which, "source")
-    return Spread(errors if kept is None else errors.part(kept), RIDGES[TIMES[which]])
+    errors = errors if kept is None else errors.part(kept)
+    return Spread(errors.and_those(published_errors(which)), RIDGES[TIMES[which]])
 
 
 def held(bench: Bench, split: str) -> np.ndarray:

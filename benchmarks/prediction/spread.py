@@ -53,6 +53,15 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True):
             source=self.source[kept],
         )
 
+    def and_those(self, others: Errors) -> Errors:
+        """These rows and others after them."""
+        return Errors(
+            logs=np.concatenate([self.logs, others.logs]),
+            traits=self.traits + others.traits,
+            weight=np.concatenate([self.weight, others.weight]),
+            source=np.concatenate([self.source, others.source]),
+        )
+
     @property
     def known(self) -> Errors:
         return self.part(~np.isnan(self.logs))

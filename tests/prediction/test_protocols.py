@@ -19,7 +19,7 @@ from servetune.plan import Plan
 from servetune.prediction.rows import run_of
 from servetune.workload import LengthLaws, Workload
 from servetune.workload.arrivals import Gamma, Poisson
-from servetune.workload.laws import Always, LogNormal
+from servetune.workload.laws import Always, Law, LogNormal, Uniform
 from servetune.workload.lengths import Lengths
 
 MODEL = "Qwen/Qwen3-8B"
@@ -689,3 +689,24 @@ def planned(engine: str, protocol: str) -> PlannedRun:
         "isl": "128", "osl": "64", "concurrency": "512",
     }  # fmt: skip
     return run_of(row, lambda name: load_shape(name, catalogue_first=True))
+
+
+@pytest.mark.parametrize("answers", [Uniform(19, 21), LogNormal.of_mean(50, 80)])
+def test_one_request_decodes_without_waiting_for_its_own_prompt(answers: Law) -> None:
+    """Its prompt takes two steps, at the end of which its first token comes."""
+    lengths = LengthLaws(Always(16000), answers)
+    plan, loads = Plan(model=MODEL), [Workload.of(lengths, request_count=1, concurrency=1)]
+    found = by_formula(plan, loads, protocol="burst", concurrency=1)
+    assert found.tpot_ms == pytest.approx(in_virtual_time(plan, loads).tpot_ms, rel=0.02)
+
+
+def test_short_answers_of_a_burst_wait_longest_between_their_tokens() -> None:
+    """Clients average the times of requests, not those of tokens: 1.4 times as much here."""
+    plan = Plan(model=MODEL, engine="sglang", max_num_seqs=512)
+    loads = [Workload.of(CHAT, request_count=500, concurrency=500)]
+    found = by_formula(plan, loads, protocol="burst", concurrency=500)
+    assert found.tpot_ms == pytest.approx(in_virtual_time(plan, loads).tpot_ms, rel=0.2)
+    run = simulate(plan, SHAPE, H100, loads[0])
+    tokens = sum(record.output_tokens - 1 for record in run.records)
+    waited_s = sum(record.e2e_s - record.ttft_s for record in run.records)
+    assert found.tpot_ms > 1.3 * 1e3 * waited_s / tokens

@@ -57,7 +57,9 @@ def batches(runs: Runs, laws: StepLaws) -> RunTimes:
     tau_s = answer_s / np.maximum(1.0, runs.answer_steps)
     tau_s = np.where(runs.answer_steps > 0, np.maximum(tau_s, flow.lone_s), flow.lone_s)
     answer_s = np.maximum(answer_s, runs.answer_steps * tau_s)
-    gap_s = np.where(runs.equal, tau_s, np.maximum(flow.gap_s, flow.lone_s))
+    # Of engines that gather prompts the flow does not know which answers wait for them.
+    alike = runs.equal | runs.gathers(laws.c)
+    gap_s = np.where(alike, tau_s, np.maximum(flow.gap_s, flow.lone_s))
     running = np.minimum(placed, wanting * answer_s / flow.whole_s)
     e2e_s = np.where(runs.timed_each, ttft_s + answer_s, whole_s)
     return RunTimes(ttft_s, gap_s, np.maximum(FEWEST, running), wanting / whole_s, e2e_s)
@@ -234,8 +236,10 @@ class _Flow:
         self._waiting, self._ended, self._at_s = count.copy(), zero, zero
         self._place, self._last = zero, zero
         self._ttft_s, self._e2e_s = zero, zero
-        #: Decode steps, seconds and prompts computed until then, one after another.
-        self._seen = [(zero, zero, zero)]
+        #: Decode steps, seconds and prompts computed until then, one after another; and how many
+        #: prompts since the one before have their first tokens together: all, if one step takes
+        #: them, or one, if it takes several; zero if first tokens come all the time.
+        self._seen = [(zero, zero, zero, zero)]
 
     def times(self) -> tuple[Array, Array, Array, Array, Array]:
         """Fields of `_Times`."""
@@ -250,7 +254,7 @@ class _Flow:
             self._e2e_s = self._e2e_s + ending * (self._at_s + long * step_s / 2)
             self._ended, self._place = now, self._place + long
             self._at_s = self._at_s + long * step_s
-            self._seen.append((self._place, self._at_s, self._count))
+            self._seen.append((self._place, self._at_s, self._count, np.zeros_like(long)))
         e2e_s = self._e2e_s + np.maximum(0.0, self._count - self._ended) * self._at_s
         lone_s = self._steps.decode_s(np.ones_like(self._count))
         gap_s = lone_s if self._equal else self._gap_s()
@@ -258,8 +262,17 @@ class _Flow:
 
     def _gap_s(self) -> Array:
         """Mean over requests of the time per token after their first, by when they began."""
-        places, at_s, begun = (np.stack(column, axis=1) for column in zip(*self._seen, strict=True))
+        places, at_s, begun, groups = (
+            np.stack(column, axis=1) for column in zip(*self._seen, strict=True)
+        )
         starts = (np.arange(_STARTS) + 0.5) / _STARTS * self._count[:, None]
+        # Few steps of prompts have their first tokens at the end alone.
+        after = np.minimum(
+            (begun[:, None, :] < starts[:, :, None]).sum(axis=2), len(self._seen) - 1
+        )
+        group = np.take_along_axis(groups, after, axis=1)
+        ends = np.ceil(starts / np.maximum(1.0, group)) * group
+        starts = np.where(group > 0, np.minimum(ends, self._count[:, None]), starts)
         began = _interpolated(starts, begun, places)
         began_s = _interpolated(began, places, at_s)
         long = np.maximum(1.0, self._answers)[:, None, :]
@@ -332,10 +345,15 @@ class _Flow:
         done = taking & (self._waiting <= _WAITED * self._count)
         begun[done, number + 1] = self._count[done]
         filled = np.where(apart, np.minimum(_AT_ONCE * taking, long), np.minimum(fill.steps, long))
-        self._seen.append((self._place + filled, from_s, self._seen[-1][2] + fill.prompts))
+        few = (fill.prompts > 0) & (self._count <= np.maximum(1.0, fill.full))
+        group = np.where(few, self._count, np.where(fill.full < 1, 1.0, 0.0))
+        until = self._place + filled
+        self._seen.append((until, from_s, self._seen[-1][2] + fill.prompts, group))
         self._ended, self._at_s = self._ended + ending, from_s + following_s
         self._place = self._place + long
-        self._seen.append((self._place, self._at_s, self._seen[-1][2] + follow))
+        self._seen.append(
+            (self._place, self._at_s, self._seen[-1][2] + follow, np.zeros_like(long))
+        )
 
     def _fill(self, running: Array, free: Array, long: Array) -> _Fill:
         """Prompts for places that are free, in a stride of so many decode steps."""

@@ -215,7 +215,7 @@ class LaunchOverheads(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             products: prompts of one network cost some 30 ms more than their products on one
             device as on eight (gpt-oss-120b on H200).
         mixer_s: Further time per layer that mixes tokens by anything but plain attention, added in
-            steps that compute prompts [0-1.5 ms].
+            steps that compute prompts as that of experts is [0-1.5 ms].
         captured_tokens: Largest step that captured graphs cover; the drafted
             tokens of one sequence count as one.
         captured_sequences: Largest step without prompts that captured graphs cover.

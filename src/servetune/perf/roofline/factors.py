@@ -121,6 +121,23 @@ def coefficients_for(
     return _eager(table) if eager else table
 
 
+#: Least values of coefficients where an engine runs its network layer by layer in Python: seconds
+#: to launch a layer, and more where its attention is latent or linear. As SGLang computes prompts;
+#: what was found there (its `behaviour.toml`) is near what published runs of eager vLLM took
+#: (`docs/concepts/prediction.md`). No factor of the fit turns them: those are of compiled layers.
+EAGER_LEAST = {"launch.layer_s": 4.5e-4, "launch.mixer_s": 7e-4}
+#: Coefficients of graphs, which it has none of.
+EAGER_NONE = ("launch.captured_tokens", "launch.captured_sequences")
+
+
+def _eager(compiled: Coefficients) -> Coefficients:
+    """Coefficients of an engine that runs its network layer by layer in Python."""
+    if not compiled.launch.layer_s:  # a processor launches nothing
+        return compiled
+    least = {path: max(value, value_at(compiled, path)) for path, value in EAGER_LEAST.items()}
+    return changed(compiled, least | dict.fromkeys(EAGER_NONE, 0))
+
+
 def plan_coefficients(device: Device, plan: Plan) -> Coefficients:
     """The coefficients of a device under a plan's engine and its release, with its copies beside.
 
@@ -130,23 +147,6 @@ def plan_coefficients(device: Device, plan: Plan) -> Coefficients:
     plain = coefficients_for(device, plan.engine, version, eager=eager)
     return plain if plan.replicas == 1 else _among(plain, plan.replicas)
 
-
-def _eager(compiled: Coefficients) -> Coefficients:
-    """Coefficients of an engine that runs its network layer by layer in Python.
-
-    As SGLang computes prompts; what was found there (its `behaviour.toml`) is near what published
-    runs of eager vLLM took (`docs/concepts/prediction.md`).
-    """
-    launch = compiled.launch
-    if not launch.layer_s:  # a processor launches nothing
-        return compiled
-    least = {name: max(value, getattr(launch, name)) for name, value in _EAGER_LAUNCHES.items()}
-    graphs = {"captured_tokens": 0, "captured_sequences": 0}
-    return changed(compiled, {f"launch.{name}": value for name, value in (least | graphs).items()})
-
-
-#: Seconds that Python takes to launch a layer, and more where its attention is latent or linear.
-_EAGER_LAUNCHES = {"layer_s": 4.5e-4, "mixer_s": 7e-4}
 
 #: Coefficients that make up a step: each is longer where copies share a host.
 _STEP = ("host.step_s", "host.rank_s", "host.sequence_s", "host.http_sequence_s",

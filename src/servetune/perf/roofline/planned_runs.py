@@ -76,7 +76,7 @@ class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
         """Coefficients of its engine on its device."""
         engine = self.engine or self.plan.engine
         version = self.engine_version or self.plan.engine_version or ""
-        eager = bool(self.plan.enforce_eager)
+        eager = bool(resolved(self.plan, self.shape, self.node.device).enforce_eager)
         return coefficients_for(self.node.device, engine, version, eager=eager)
 
 

@@ -184,6 +184,7 @@ class StepLaws:
             prefill_tokens > 0, c["launch.captured_tokens"], c["launch.captured_sequences"]
         )
         captured = _share_within(most - prefill_tokens - decode_sequences, spread_tokens)
+        captured = captured * (most > 0)  # where nothing is captured, no smaller step is, either
         experts_s = c["launch.experts_s"] * self._expert_layers
         parts_s = experts_s + c["launch.mixer_s"] * flat["other_mixers"]
         added_s = np.where(prefill_tokens <= 0, 0.0, parts_s)  # not hidden behind the products
