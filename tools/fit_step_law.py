@@ -38,7 +38,13 @@ sys.path.insert(0, str(ROOT / "benchmarks" / "prediction"))
 
 from measured import Measured, loops_of, read  # noqa: E402
 
-from servetune.perf.roofline.factors import EAGER_LEAST, EAGER_NONE, KNOBS, Factor, scopes_of  # noqa: E402
+from servetune.perf.roofline.factors import (  # noqa: E402
+    EAGER_LEAST,
+    EAGER_NONE,
+    KNOBS,
+    Factor,
+    scopes_of,
+)
 from servetune.perf.roofline.run_formulas import RunFormulas  # noqa: E402
 from servetune.perf.roofline.step_laws import columns_of  # noqa: E402
 from servetune.perf.roofline.tables import table_for  # noqa: E402

@@ -186,10 +186,10 @@ def errors_of(bench: Bench, which: int, split: str) -> Errors:
 
 @functools.cache
 def published_errors(which: int) -> Errors:
-    """The same of published runs whose predictions were looked at; the others judge intervals.
+    """Errors of own times (0) or first tokens (1) of published runs that were looked at.
 
-    No fit reads them, and whoever published them had an own machine and an own load: they are one
-    more laboratory that the law has not seen.
+    They are one more laboratory whose runs no fit reads. The published runs that were not looked at
+    judge the intervals.
     """
     reports = [
         report
@@ -221,7 +221,7 @@ def spread_of(bench: Bench, which: int, kept: np.ndarray | None = None) -> Sprea
     """Spread of own times (0) or first tokens (1), by rows whose source the law has not seen."""
     errors = errors_of(bench, which, "source")
     errors = errors if kept is None else errors.part(kept)
-    return Spread(errors.and_those(published_errors(which)), RIDGES[TIMES[which]])
+    return Spread(errors.joined(published_errors(which)), RIDGES[TIMES[which]])
 
 
 def held(bench: Bench, split: str) -> np.ndarray:

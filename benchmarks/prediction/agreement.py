@@ -128,9 +128,10 @@ _MOST_PROMPT_TOKENS_OF_TGI = 4096
 _RUN_CONTEXT, _MANY_USERS = 16384, 512
 #: Simulated runs of an open loop: near saturation few long queues decide the mean.
 _SEEDS = 12
-_TIMES = ("e2e_s", "ttft_s", "tpot_s")
 #: The same of a burst, whose longest answers decide how long it takes.
 _BURST_SEEDS = 4
+#: Times of a request that are compared, by their means over requests.
+_TIMES = ("e2e_s", "ttft_s", "tpot_s")
 
 
 class Answer(msgspec.Struct, frozen=True):

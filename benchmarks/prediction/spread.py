@@ -53,8 +53,8 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True):
             source=self.source[kept],
         )
 
-    def and_those(self, others: Errors) -> Errors:
-        """These rows and others after them."""
+    def joined(self, others: Errors) -> Errors:
+        """These rows, and others after them."""
         return Errors(
             logs=np.concatenate([self.logs, others.logs]),
             traits=self.traits + others.traits,
