@@ -5,6 +5,7 @@ import msgspec
 import pytest
 
 import servetune as st
+from servetune.api.choosing import machines
 from servetune.perf.sweep import LADDER
 from servetune.trials.simulated import simulated_results
 
@@ -85,6 +86,12 @@ def test_machines_are_compared_by_cost_under_the_limits(servetune, choice):
     assert priced == sorted(priced)
     assert costs[: len(priced)] == priced  # unpriced machines come last
     assert all(o["best"]["point"]["itl_ms"] <= 50 for o in found)
+
+
+def test_silicon_that_the_engine_is_not_built_for_is_not_offered():
+    offered = {one.device.name for one in machines("gpu")}
+    assert {"T4", "H100", "MI300X", "R9700"} <= offered
+    assert not offered & {"P40", "MI50-32GB", "MI100", "RX 6900 XT", "TPU v4"}
 
 
 def test_the_text_names_the_cheapest_per_hour_and_per_token(servetune):

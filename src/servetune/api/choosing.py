@@ -11,7 +11,7 @@ import msgspec
 from servetune.api.notes import progress
 from servetune.engines import DEFAULT_ENGINE, engine
 from servetune.errors import InputError
-from servetune.hardware import Node, Service, device_names, instances, node
+from servetune.hardware import Device, Node, Service, device_names, instances, node
 from servetune.metrics import LATENCIES, Constraint, value_of
 from servetune.models import NetworkShape
 from servetune.perf import Calibration
@@ -34,6 +34,9 @@ POINT_FIELDS = {
 
 #: Makers whose devices the stock default engine runs on; others need an engine of their own.
 STOCK_VENDORS = ("NVIDIA", "AMD")
+#: Their silicon for which it is not built: below compute capability 7.0, and GPUs that vLLM's
+#: installation guide for ROCm does not list (November 2026).
+_WITHOUT_KERNELS = frozenset({"pascal", "vega", "cdna", "rdna2"})
 COUNTS = (1, 2, 4, 8)
 
 #: With which predictions hold limits where nobody says. After anchors it is the level that kept
@@ -248,7 +251,7 @@ def machines(
         for one in found
         if device_name in (None, one.device.name) and device_count in (None, one.device_count)
     ]
-    kept = [one for one in found if one.device.vendor in STOCK_VENDORS]
+    kept = [one for one in found if _runs_the_stock_engine(one.device)]
     others = sorted({one.device.vendor for one in found} - {*STOCK_VENDORS, "generic"})
     if others:
         stock = f"stock {engine(DEFAULT_ENGINE).title}"
@@ -260,6 +263,10 @@ def machines(
             hint="leave --num-gpus out, or compare --gpu all or --service all",
         )
     return kept
+
+
+def _runs_the_stock_engine(found: Device) -> bool:
+    return found.vendor in STOCK_VENDORS and found.architecture not in _WITHOUT_KERNELS
 
 
 def _cheapest_by_devices(rented: Sequence[Node]) -> dict[tuple[str, int], Node]:

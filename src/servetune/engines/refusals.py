@@ -20,7 +20,8 @@ from servetune.plan.plan import Plan
 
 #: Least compute capability of each architecture, times ten (NVIDIA's list of CUDA devices).
 _CAPABILITY: Mapping[str, int] = MappingProxyType(
-    {"volta": 70, "turing": 75, "ampere": 80, "ada": 89, "hopper": 90, "blackwell": 100}
+    {"pascal": 60, "volta": 70, "turing": 75, "ampere": 80, "ada": 89, "hopper": 90}
+    | {"blackwell": 100, "blackwell-thor": 110}
     | dict.fromkeys(("blackwell-rtx", "blackwell-gb10"), 120)
 )
 

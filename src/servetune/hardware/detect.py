@@ -154,7 +154,12 @@ _CARDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "v100-sxm3-32gb": ("V100-32GB",),
         "v100-pcie": ("V100-PCIe-16GB", "V100-PCIe-32GB"),
         "a800-sxm4": ("A800-80GB",),
+        "h100": ("H100", "H100-64GB", "H100-96GB"),
+        "p100-sxm2": ("P100-16GB",),
+        "p100-pcie": ("P100-PCIe-16GB",),
         "rtx 3080": ("RTX 3080 10GB", "RTX 3080 12GB"),
+        "rtx 4090": ("RTX 4090", "RTX 4090 48GB"),
+        "rtx 4090 d": ("RTX 4090 D", "RTX 4090 D 48GB"),
         "rtx 6000": ("Quadro RTX 6000",),
         "rtx 8000": ("Quadro RTX 8000",),
     }
@@ -163,6 +168,8 @@ _CARDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 #: NVLink bridges of cards that usually have none, for those that report one.
 _BRIDGES: Mapping[str, str] = MappingProxyType(
     {
+        "RTX 2080": "nvlink2-bridge",
+        "RTX 2080 SUPER": "nvlink2-bridge",
         "RTX 2080 Ti": "nvlink2-bridge",
         "TITAN RTX": "nvlink2-bridge",
         "Quadro RTX 6000": "nvlink2-bridge",

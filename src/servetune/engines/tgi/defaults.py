@@ -33,7 +33,7 @@ def _release_1(_plan: Plan, shape: NetworkShape, _device: Device) -> FieldValues
 _HEAD_DIMS = frozenset({64, 128, 256})
 
 #: NVIDIA's before compute capability 8, on which TGI takes other kernels.
-_BEFORE_AMPERE = frozenset({"volta", "turing"})
+_BEFORE_AMPERE = frozenset({"pascal", "volta", "turing"})
 
 
 def _release_2_3(plan: Plan, shape: NetworkShape, device: Device) -> FieldValues:
