@@ -348,15 +348,20 @@ def _lengths(row: Mapping[str, str], facts: RowFacts, equal: bool) -> LengthLaws
     """Laws of the row's lengths: a range below them, equal ones, or a spread around a mean."""
     stated = bool(row.get("range_ratio", "").strip())
     if not stated and row.get("protocol", "").strip():
-        return LengthLaws(_spread(_number(row, "isl")), _spread(_number(row, "osl")))
+        mixed = not all(_number(row, name).is_integer() for name in ("isl", "osl"))
+        return LengthLaws(_spread(row, "isl", mixed), _spread(row, "osl", mixed))
     usual = 1.0 if equal else RANGE_RATIO
     ratio = _number(row, "range_ratio", default=usual, from_zero=True)
     return LengthLaws.ranged(facts.prompt_tokens, facts.output_tokens, ratio)
 
 
-def _spread(mean: float) -> Law:
-    """Law of a length: a number that is not whole is the mean of lengths that differ."""
-    if mean == int(mean):
+def _spread(row: Mapping[str, str], name: str, mixed: bool) -> Law:
+    """Law of a length: a number that is not whole is the mean of lengths that differ.
+
+    Both of a mixed set are means, so one that happens to be whole has its decimals: `194.0`.
+    """
+    mean = _number(row, name)
+    if mean.is_integer() and not (mixed and "." in row[name]):
         return Always(int(mean))
     return LogNormal.of_mean(mean, (_MIXED_SPREAD if mean < _LONG_TOKENS else _LONG_SPREAD) * mean)
 
