@@ -440,6 +440,15 @@ def test_no_more_users_send_than_there_are_requests(engine: str) -> None:
     assert found.output_tokens_per_s == pytest.approx(simulated.output_tokens_per_s, rel=0.05)
 
 
+def test_both_lengths_of_a_mixed_set_are_means_also_a_whole_one() -> None:
+    near, whole = (
+        priced("burst", concurrency=100, isl="215.3", osl=osl) for osl in ("193.9", "194.0")
+    )
+    assert whole.output_tokens_per_s == pytest.approx(near.output_tokens_per_s, rel=0.01)
+    stated = priced("burst", concurrency=100, isl="215.3", osl="194")
+    assert stated.output_tokens_per_s > 1.1 * whole.output_tokens_per_s  # all end together
+
+
 def test_lengths_may_be_means_and_ranges() -> None:
     mixed = priced("open", rate=2, isl="204.9", osl="216.7")
     equal = priced("open", rate=2, isl="205", osl="217")
