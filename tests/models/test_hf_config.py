@@ -289,6 +289,68 @@ GRANITE = {
     "mamba_d_state": 64,
     "tie_word_embeddings": True,
 }
+TWO_OF_FOUR = {"num_local_experts": 4, "num_experts_per_tok": 2}
+BIASED = {"attention_bias": True, "lm_head_bias": True}
+EXPERTS = {
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 96,
+    "num_shared_experts": 1,
+}
+DOTS = {"n_routed_experts": 8, "n_shared_experts": 2, "first_k_dense_replace": 1}
+LAGUNA = {
+    "shared_expert_intermediate_size": 64,
+    "num_attention_heads_per_layer": [8, 4, 8, 4],
+    "layer_types": ["full_attention", "sliding_attention"] * 2,
+    "sliding_window": 64,
+}
+LAGUNA_EVEN = {"shared_expert_intermediate_size": 64, "gating": "per-element"}
+HUNYUAN = {
+    "num_experts": 4,
+    "moe_topk": 2,
+    "num_shared_expert": [1] * 4,
+    "use_mixed_mlp_moe": True,
+    "use_qk_norm": True,
+}
+COMMAND = {
+    "num_experts": 4,
+    "num_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "prefix_dense_intermediate_size": 384,
+}
+NEO = {
+    "hidden_size": 256,
+    "num_layers": 4,
+    "num_heads": 8,
+    "attention_heads": 8,
+    "vocab_size": 1000,
+    "max_position_embeddings": 1024,
+}
+DBRX = {
+    "d_model": 256,
+    "n_heads": 8,
+    "n_layers": 4,
+    "max_seq_len": 1024,
+    "vocab_size": 1000,
+    "attn_config": {"kv_n_heads": 2},
+    "ffn_config": {"ffn_hidden_size": 96, "moe_num_experts": 4, "moe_top_k": 2},
+}
+LONGCAT = {
+    "hidden_size": 256,
+    "num_layers": 2,
+    "num_attention_heads": 8,
+    "vocab_size": 1000,
+    "ffn_hidden_size": 512,
+    "expert_ffn_hidden_size": 96,
+    "n_routed_experts": 8,
+    "zero_expert_num": 4,
+    "moe_topk": 3,
+    "q_lora_rank": 64,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+}
 
 
 @pytest.mark.parametrize(
@@ -301,12 +363,264 @@ GRANITE = {
         ("stablelm", {**SMALL, "use_parallel_residual": True, "qk_layernorm": True}, 2_744_064),
         ("granitemoehybrid", {**GRANITE, "num_local_experts": 4}, 9_192_648),
         ("granitemoehybrid", {**GRANITE, "num_local_experts": 0}, 2_897_096),
+        ("phimoe", {**SMALL, **TWO_OF_FOUR, **BIASED}, 7_471_080),
+        ("phimoe", {**SMALL, **TWO_OF_FOUR}, 7_467_520),
+        ("persimmon", {**SMALL, "num_key_value_heads": None}, 2_621_440),
+        ("nemotron", SMALL, 2_220_544),
+        ("arcee", SMALL, 2_218_240),
+        ("afmoe", {**SMALL, **EXPERTS, "num_dense_layers": 2}, 6_305_040),
+        ("laguna", {**SMALL, **EXPERTS, **LAGUNA}, 4_934_936),
+        ("laguna", {**SMALL, **EXPERTS, **LAGUNA_EVEN}, 6_501_656),
+        ("hunyuan_v1_moe", {**SMALL, **HUNYUAN}, 9_038_336),
+        ("cohere2_moe", {**SMALL, **TWO_OF_FOUR, **COMMAND}, 9_074_944),
+        ("gpt_neo", {**NEO, "attention_types": [[["global", "local"], 2]]}, 3_674_624),
+        ("xglm", {**NEO, "ffn_dim": 512, "max_position_embeddings": 512}, 2_364_928),
     ],
 )
 def test_small_networks_count_as_their_classes_in_transformers_do(model_type, config, parameters):
-    """Counts are of transformers 5.23's classes built from these configurations."""
+    """Counts are of transformers 5.23's and 5.24's classes built from these configurations."""
     shape = shape_from_config({**config, "model_type": model_type}, name="small", source="test")
     assert parameter_count(shape) == parameters
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config", "parameters", "scores"),
+    [
+        ("dots1", {**EXPERTS, **DOTS}, 3_781_120, 3),
+        ("exaone_moe", EXPERTS, 3_559_936, 3),
+        ("solar_open", {**EXPERTS, "n_routed_experts": 8}, 5_798_144, 4),
+        ("sarvam_moe", EXPERTS, 4_215_552, 3),
+        ("sarvam_mla", {**EXPERTS, **LONGCAT, "q_lora_rank": None}, 3_674_496, 3),
+    ],
+)
+def test_corrections_of_scores_are_buffers_of_the_classes_in_transformers(
+    model_type, config, parameters, scores
+):
+    """Counts are of transformers 5.24's classes; each layer with experts has 8 buffers more."""
+    shape = shape_from_config(
+        {**SMALL, **config, "model_type": model_type}, name="small", source="test"
+    )
+    assert parameter_count(shape) == parameters + 8 * scores
+
+
+def small(model_type, **changes):
+    config = {**SMALL, "model_type": model_type, **changes}
+    return shape_from_config(config, name="small", source="test")
+
+
+def singles(shape):
+    return [layer for layer in shape.layers for _ in range(layer.count)]
+
+
+def test_two_layers_of_longcat_are_one_of_its_file_and_some_chosen_experts_do_nothing():
+    shape = small("longcat_flash", **LONGCAT)
+    assert shape.layer_count == 2 * LONGCAT["num_layers"]
+    experts, dense = (layer.feed_forward for layer in shape.layers[:2])
+    assert experts == ExpertFeedForward(
+        experts=8, active=2, inner=96, shared_inner=512, router_bias=True
+    )
+    assert dense == DenseFeedForward(inner=512)
+    # transformers 5.24 also holds up-projections of the idle experts, and their router.
+    idle = 4 * (2 * 96 * 256 + 256)
+    assert parameter_count(shape) == 4_207_232 - 2 * idle + 2 * 8
+
+
+def test_layers_for_images_lie_in_memory_and_do_not_run():
+    shape = small("mllama_text_model", cross_attention_layers=[1, 3])
+    assert shape.layer_count == 2
+    assert kv_bytes_per_token(shape) == 2 * 2 * 2 * 32 * 2
+    # MllamaForCausalLM of transformers 5.24 with this configuration.
+    assert parameter_count(shape) == 2_744_708
+    for wrong in ([9], ["1"], [0, 1, 2, 3], [1, 1]):
+        with pytest.raises(InputError, match="'cross_attention_layers' must list"):
+            small("mllama_text_model", cross_attention_layers=wrong)
+
+
+def test_dbrx_has_its_heads_and_experts_in_tables_of_their_own():
+    shape = shape_from_config({**DBRX, "model_type": "dbrx"}, name="dbrx", source="test")
+    (layer,) = shape.layers
+    assert layer.mixer == Attention(heads=8, kv_heads=2, head_dim=32)
+    assert layer.feed_forward == ExpertFeedForward(experts=4, active=2, inner=96)
+    with pytest.raises(InputError, match="'kv_n_heads' must divide"):
+        small("dbrx", **{**DBRX, "attn_config": {"kv_n_heads": 3}})
+
+
+def test_chatglms_switches_add_biases_and_share_keys():
+    def chatglm(**changes):
+        config = {"num_layers": 4, "ffn_hidden_size": 512, "padded_vocab_size": 1000}
+        return small("chatglm", multi_query_group_num=2, **config, **changes).layers[0]
+
+    alone = chatglm()
+    assert alone.mixer == Attention(heads=8, kv_heads=8, head_dim=32)
+    grouped = chatglm(multi_query_attention=True, add_qkv_bias=True).mixer
+    assert grouped == Attention(heads=8, kv_heads=2, head_dim=32, qkv_bias=True)
+    biased = chatglm(add_bias_linear=True)
+    assert (biased.mixer.qkv_bias, biased.mixer.output_bias) == (True, True)
+    assert biased.feed_forward.bias
+
+
+def test_the_first_chatglm_is_refused():
+    # It has the same model_type and other keys: no gate, positions in two dimensions.
+    first = {"hidden_size": 4096, "inner_hidden_size": 16384, "num_layers": 28}
+    first = {**first, "num_attention_heads": 32, "vocab_size": 130528, "model_type": "chatglm"}
+    with pytest.raises(InputError, match="lacks 'intermediate_size'"):
+        shape_from_config(first, name="THUDM/chatglm-6b", source="test")
+
+
+def test_the_first_qwen_is_half_as_wide_as_stated_and_as_long_as_its_training():
+    shape = small("qwen", intermediate_size=1024, seq_length=512, kv_channels=32)
+    assert shape.max_context_tokens == 512
+    assert shape.layers[0].feed_forward == DenseFeedForward(inner=512)
+    mixer = shape.layers[0].mixer
+    assert (mixer.qkv_bias, mixer.output_bias) == (True, False)
+    with pytest.raises(InputError, match="must be even"):
+        small("qwen", intermediate_size=1023)
+
+
+def test_baichuans_length_may_stand_under_another_name():
+    config = {**SMALL, "max_position_embeddings": None, "model_max_length": 4096}
+    shape = shape_from_config({**config, "model_type": "baichuan"}, name="13B", source="test")
+    assert shape.max_context_tokens == 4096
+
+
+def test_internlms_first_version_has_biases_unless_its_file_says_otherwise():
+    assert small("internlm").layers[0].mixer.output_bias
+    assert not small("internlm", bias=False).layers[0].mixer.qkv_bias
+    assert not small("internlm2", bias=True).layers[0].mixer.qkv_bias
+
+
+def test_groks_experts_stand_alone_or_beside_a_dense_part():
+    first = small("grok-1", num_experts=8, num_experts_per_tok=2).layers[0]
+    assert first.feed_forward == ExpertFeedForward(experts=8, active=2, inner=512)
+    second = small("grok-1", num_local_experts=8, residual_moe=True, moe_intermediate_size=96)
+    assert second.layers[0].feed_forward == ExpertFeedForward(
+        experts=8, active=2, inner=96, shared_inner=512
+    )
+    assert first.norms == second.layers[0].norms == 4
+
+
+def test_lings_first_layers_are_dense_and_its_biases_switched():
+    switches = {"use_qk_norm": True, "moe_router_enable_expert_bias": True}
+    shape = small("bailing_moe_v2", **EXPERTS, **switches, first_k_dense_replace=1)
+    assert [layer.count for layer in shape.layers] == [1, 3]
+    assert shape.layers[0].feed_forward == DenseFeedForward(inner=512)
+    assert shape.layers[1].feed_forward == ExpertFeedForward(
+        experts=8, active=2, inner=96, shared_inner=96, router_bias=True
+    )
+    assert shape.layers[1].mixer.qk_norm
+    biased = small("bailing_moe", **EXPERTS, use_qkv_bias=True).layers[0]
+    assert (biased.mixer.qkv_bias, biased.mixer.output_bias) == (True, False)
+    assert not biased.feed_forward.router_bias
+
+
+def test_every_sixth_layer_of_ling_3_has_latent_attention_and_the_others_kda():
+    # Ling 3.0 Flash: the defaults of BailingHybridConfig, in transformers 5.24.
+    shape = shape_from_config(
+        {
+            "model_type": "bailing_hybrid",
+            "vocab_size": 157184,
+            "hidden_size": 2560,
+            "intermediate_size": 6144,
+            "num_hidden_layers": 42,
+            "num_attention_heads": 32,
+            "kv_lora_rank": 512,
+            "qk_rope_head_dim": 64,
+            "qk_nope_head_dim": 128,
+            "v_head_dim": 128,
+            "num_local_experts": 512,
+            "num_experts_per_token": 8,
+            "moe_intermediate_size": 768,
+        },
+        name="Ling",
+        source="test",
+    )
+    mixers = [type(layer.mixer) for layer in singles(shape)]
+    assert mixers == ([LinearAttention] * 5 + [LatentAttention]) * 7
+    kinds = [type(layer.feed_forward) for layer in singles(shape)]
+    assert kinds == [DenseFeedForward] * 2 + [ExpertFeedForward] * 40
+    # Gates of the latent layers are left out, and the decay's matrix has a whole rank.
+    assert parameter_count(shape) == pytest.approx(124_414_191_072, rel=1e-5)
+    with pytest.raises(InputError, match="layers of type 'conv'"):
+        small("bailing_hybrid", layer_types=["conv"] * 4)
+
+
+def test_every_second_layer_of_hunyuan_large_reads_the_cache_of_the_one_before():
+    shared = small("hunyuan", **HUNYUAN, use_cla=True, cla_share_factor=2)
+    assert [layer.mixer.reuses_kv_cache for layer in singles(shared)] == [False, True] * 2
+    own = small("hunyuan", **HUNYUAN, use_cla=False, cla_share_factor=2)
+    assert kv_bytes_per_token(own) == 2 * kv_bytes_per_token(shared)
+
+
+def test_hunyuans_numbers_may_be_listed_by_layer():
+    listed = {"moe_topk": [1, 2, 2, 1], "moe_intermediate_size": [96] * 4}
+    shape = small("hunyuan_v1_moe", **{**HUNYUAN, **listed})
+    assert [layer.feed_forward.active for layer in singles(shape)] == [1, 2, 2, 1]
+    assert shape.layers[0].feed_forward.inner == 96
+    assert shape.layers[0].feed_forward.shared_inner == 512
+    with pytest.raises(InputError, match="'moe_topk' must list every layer"):
+        small("hunyuan_v1_moe", **{**HUNYUAN, "moe_topk": [1, 2]})
+
+
+def test_arctics_experts_stand_beside_a_dense_part_as_wide_as_the_network():
+    shape = small("arctic", **TWO_OF_FOUR, moe_layer_frequency=2, use_residual=True)
+    dense, experts = singles(shape)[:2]
+    assert (dense.feed_forward, dense.norms) == (DenseFeedForward(inner=512), 2)
+    assert experts.feed_forward == ExpertFeedForward(
+        experts=4, active=2, inner=512, shared_inner=256
+    )
+    assert experts.norms == 3
+
+
+def test_layers_of_laguna_differ_in_heads_windows_and_feed_forward_part():
+    layers = singles(small("laguna", **EXPERTS, **LAGUNA))
+    assert [layer.mixer.heads for layer in layers] == [8, 4, 8, 4]
+    assert [layer.mixer.window for layer in layers] == [None, 64] * 2
+    assert [layer.mixer.gate_columns for layer in layers] == [8, 4, 8, 4]
+    assert isinstance(layers[0].feed_forward, DenseFeedForward)
+    assert isinstance(layers[1].feed_forward, ExpertFeedForward)
+
+
+def test_command_as_first_layers_are_dense_and_see_all():
+    changes = {**COMMAND, "num_experts_per_tok": 2, "sliding_window": 64}
+    layers = singles(small("cohere2_moe", **changes, num_hidden_layers=6))
+    assert [layer.mixer.window for layer in layers] == [None, 64, 64, 64, None, 64]
+    assert layers[0].feed_forward == DenseFeedForward(inner=384)
+    assert all(layer.parallel and layer.norms == 1 for layer in layers)
+
+
+def test_local_layers_of_gpt_neo_have_windows():
+    def windows(kinds):
+        shape = small("gpt_neo", **NEO, attention_types=kinds)
+        return [layer.mixer.window for layer in singles(shape)]
+
+    assert windows([[["global", "local"], 2]]) == [None, 256, None, 256]
+    assert windows([[["global"], 1], [["local"], 3]]) == [None, 256, 256, 256]
+    with pytest.raises(InputError, match="must cover every layer"):
+        windows([[["global", "local"], 1]])
+    with pytest.raises(InputError, match="must list kinds"):
+        windows([["global", "local"]])
+    with pytest.raises(InputError, match="layers of type 'sparse'"):
+        windows([[["sparse"], 4]])
+
+
+def test_a_swiglu_of_jais_has_a_gate_and_biases_and_alibi_needs_no_table():
+    gpt2 = {"n_embd": 256, "n_layer": 4, "n_head": 8, "n_inner": 512, "n_positions": 1024}
+    plain = small("jais", **gpt2)
+    gated = small("jais", **gpt2, activation_function="swiglu", position_embedding_type="alibi")
+    part, table = 256 * 512 + 512, 1024 * 256
+    assert parameter_count(gated) - parameter_count(plain) == 4 * part - table
+
+
+def test_minicpm_is_tied_and_may_have_experts():
+    assert small("minicpm").tied_embeddings
+    experts = small("minicpm", num_experts=4, num_experts_per_tok=2).layers[0].feed_forward
+    assert experts == ExpertFeedForward(experts=4, active=2, inner=512)
+
+
+@pytest.mark.parametrize("model_type", ["minicpm3", "phi3small", "step3_text"])
+def test_what_no_part_expresses_is_refused_with_its_reason(model_type):
+    with pytest.raises(InputError, match=r"which is not modelled yet \("):
+        small(model_type)
 
 
 def test_three_of_four_layers_have_windows_in_cohere2_olmo3_and_exaone4():
@@ -612,8 +926,21 @@ def tables(config, path=()):
             yield from tables(value, (*path, key))
 
 
+#: Configurations of families of which the catalogue has no model.
+UNCATALOGUED = {
+    "laguna": {**SMALL, **EXPERTS, **LAGUNA},
+    "cohere2_moe": {**SMALL, **TWO_OF_FOUR, **COMMAND},
+    "hunyuan": {**SMALL, **HUNYUAN, "use_cla": True, "cla_share_factor": 2},
+}
+
+
 def one_of_each_family():
-    return {entry.config["model_type"]: entry.config for entry in catalogue().values()}
+    small_ones = {
+        model_type: {**config, "model_type": model_type}
+        for model_type, config in UNCATALOGUED.items()
+    }
+    published = {entry.config["model_type"]: entry.config for entry in catalogue().values()}
+    return {**small_ones, **published}
 
 
 def every_third(cases):

@@ -58,7 +58,7 @@ def test_a_copy_or_a_version_in_fewer_bits_has_the_shape_of_its_model(
     "name",
     [
         "someone/Llama-3.1-8B-Uncensored",
-        "Qwen/Qwen2.5-VL-7B-Instruct",
+        "Qwen/Qwen2.5-VL-9B-Instruct",
         "meta-llama/Llama-3.1-9B",
         "google/gemma-3-170m",
         "TheBloke/Llama-2-7B-GGUF",

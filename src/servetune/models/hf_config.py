@@ -77,6 +77,7 @@ class Family(NamedTuple):
         parallel: Whether attention and feed-forward part run in parallel.
         layer_list: Keys whose list or string has one entry per layer and may replace
             `num_hidden_layers`.
+        layer_total: Rule for the number of layers, where it is not `num_hidden_layers`.
         modules: Module names of its checkpoints, where they differ from `_MODULES`.
         renamed: Keys of its configurations -> the usual ones.
     """
@@ -97,6 +98,7 @@ class Family(NamedTuple):
     extra_parameters: Callable[[Keys, int], int] | None = None
     parallel: Callable[[Keys], bool] | None = None
     layer_list: tuple[str, ...] = ()
+    layer_total: Callable[[Keys], int] | None = None
     modules: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     renamed: Mapping[str, str] = MappingProxyType({})
 
@@ -145,6 +147,8 @@ def shape_from_config(config: Config, *, name: str, source: str) -> NetworkShape
 
 
 def _layer_count(keys: Keys, family: Family) -> int:
+    if family.layer_total is not None:
+        return family.layer_total(keys)
     if keys.config.get("num_hidden_layers") is None:
         for key in family.layer_list:
             listed = keys.config.get(key)
@@ -538,14 +542,165 @@ def _deci(keys: Keys, _layer: int) -> Mixer:
 
 def _muse_glimmer(keys: Keys, layer: int) -> Mixer:
     """Muse Glimmer's attention: a gate for each column of its output, QK norm without weights."""
+    return _gated_attention(keys, layer)
+
+
+def _afmoe(keys: Keys, layer: int) -> Mixer:
+    """AFMoE's attention (Trinity): as Muse Glimmer's, with weights of the QK norm."""
+    return _gated_attention(keys, layer, qk_norm=True)
+
+
+def _gated_attention(keys: Keys, layer: int, *, qk_norm: bool = False) -> Mixer:
     heads, head_dim = keys.positive("num_attention_heads"), keys.positive("head_dim")
     return hybrids.grouped_attention(
         keys,
         heads,
         head_dim=head_dim,
         window=_useful_window(keys, _window_by_type(keys, layer)),
+        qk_norm=qk_norm,
         gate_columns=heads * head_dim,
     )
+
+
+def _laguna(keys: Keys, layer: int) -> Mixer:
+    """Laguna's attention: heads by layer, one gate per head or per column of its output."""
+    key, head_dim = "num_attention_heads_per_layer", keys.positive("head_dim")
+    heads = keys.positive("num_attention_heads")
+    listed = keys.listed(key, layer)
+    if listed is not None:
+        heads = Keys({key: listed}, keys.name).positive(key)
+    gating = keys.config.get("gating", True)
+    windowed = keys.listed("layer_types", layer) is not None
+    return hybrids.grouped_attention(
+        keys,
+        heads,
+        head_dim=head_dim,
+        window=_useful_window(keys, _window_by_type(keys, layer)) if windowed else None,
+        qk_norm=True,
+        gate_columns=heads if gating in (True, "per-head") else heads * head_dim,
+    )
+
+
+def _laguna_feed_forward(keys: Keys, layer: int) -> FeedForward:
+    kind = keys.listed("mlp_layer_types", layer) or ("sparse" if layer else "dense")
+    if kind == "dense":
+        return _dense(keys, layer)
+    return _experts(
+        keys,
+        "num_experts",
+        keys.positive("moe_intermediate_size"),
+        shared_inner=keys.count("shared_expert_intermediate_size"),
+        router_bias=True,
+    )
+
+
+def _chatglm(keys: Keys, _layer: int) -> Mixer:
+    """ChatGLM2's attention, also of ChatGLM3 and the first GLM-4: biases by two switches."""
+    heads, biased = keys.positive("num_attention_heads"), keys.flag("add_bias_linear")
+    grouped = hybrids.kv_heads_of(keys, heads)
+    return Attention(
+        heads=heads,
+        kv_heads=grouped if keys.flag("multi_query_attention") else heads,
+        head_dim=_head_dim(keys, heads),
+        qkv_bias=biased or keys.flag("add_qkv_bias"),
+        output_bias=biased,
+    )
+
+
+def _chatglm_feed_forward(keys: Keys, _layer: int) -> FeedForward:
+    inner = keys.positive("intermediate_size")
+    return DenseFeedForward(inner=inner, bias=keys.flag("add_bias_linear"))
+
+
+def _first_qwen_feed_forward(keys: Keys, _layer: int) -> FeedForward:
+    """Feed-forward part of the first Qwen, whose files state twice its width."""
+    stated = keys.positive("intermediate_size")
+    if stated % 2:
+        raise keys.wrong(f"'intermediate_size' must be even, got {stated}")
+    return DenseFeedForward(inner=stated // 2)
+
+
+def _minicpm_feed_forward(keys: Keys, layer: int) -> FeedForward:
+    if not keys.count("num_experts"):
+        return _dense(keys, layer)
+    return _experts(keys, "num_experts", keys.positive("intermediate_size"))
+
+
+def _jais_feed_forward(keys: Keys, layer: int) -> FeedForward:
+    """GPT-2's feed-forward part, with a gate where the activation is SwiGLU."""
+    gated = keys.config.get("activation_function") == "swiglu"
+    return msgspec.structs.replace(_plain_feed_forward(keys, layer), gated=gated)
+
+
+def _jais_positions(keys: Keys, layers: int) -> int:
+    if keys.config.get("position_embedding_type") == "alibi":
+        return _last_norms_bias(keys, layers)
+    return _learned_positions(keys, layers)
+
+
+def _gpt_neo(keys: Keys, layer: int) -> Mixer:
+    """GPT-Neo's attention: no biases but the output's, a window in every `local` layer."""
+    heads = keys.positive("num_attention_heads")
+    kind = _gpt_neo_kind(keys, layer)
+    if kind not in ("global", "local"):
+        raise keys.not_modelled(f"has layers of type '{kind}'")
+    window = keys.positive("window_size") if kind == "local" else None
+    return Attention(
+        heads=heads,
+        kv_heads=heads,
+        head_dim=_head_dim(keys, heads),
+        window=_useful_window(keys, window),
+        output_bias=True,
+    )
+
+
+def _gpt_neo_kind(keys: Keys, layer: int) -> object:
+    """Kind of a layer: `attention_types` has groups of kinds and how often each repeats."""
+    for group in keys.members("attention_types"):
+        kinds, times = group if isinstance(group, list | tuple) and len(group) == 2 else ((), 0)
+        if not isinstance(kinds, list | tuple) or not kinds or not isinstance(times, int):
+            raise keys.wrong(f"'attention_types' must list kinds and a number, got {group!r}")
+        if layer < len(kinds) * times:
+            return kinds[layer % len(kinds)]
+        layer -= len(kinds) * times
+    raise keys.wrong("'attention_types' must cover every layer")
+
+
+def _persimmon_qk_biases(keys: Keys, _layer: int) -> int:
+    """Biases of Persimmon's QK norms."""
+    normed = keys.flag("use_qk_norm", default=True)
+    return 2 * _head_dim(keys, keys.positive("num_attention_heads")) if normed else 0
+
+
+def _phimoe_biases(keys: Keys, layers: int) -> int:
+    """Biases of the last norm and, where it has one, of the head."""
+    head = keys.positive("vocab_size") if keys.flag("lm_head_bias") else 0
+    return head + _last_norms_bias(keys, layers)
+
+
+def _mllama_cross_layers(keys: Keys) -> int:
+    total = keys.positive("num_hidden_layers")
+    layers = keys.members("cross_attention_layers")
+    known = {each for each in layers if isinstance(each, int) and 0 <= each < total}
+    if len(known) != len(layers) or len(known) >= total:
+        raise keys.wrong("'cross_attention_layers' must list some of the layers by number")
+    return len(known)
+
+
+def _mllama_layers(keys: Keys) -> int:
+    """Layers that run for text: those with attention to images are passed over."""
+    return keys.positive("num_hidden_layers") - _mllama_cross_layers(keys)
+
+
+def _mllama_cross_parameters(keys: Keys, _layers: int) -> int:
+    """Parameters of the layers for images, which lie in memory, and of the extra embeddings."""
+    heads, hidden = keys.positive("num_attention_heads"), keys.positive("hidden_size")
+    head_dim = _head_dim(keys, heads)
+    key_width = hybrids.kv_heads_of(keys, heads) * head_dim
+    attention = 2 * hidden * (heads * head_dim + key_width) + 2 * head_dim
+    # Two norms, and two gates of one number each.
+    layer = attention + 3 * hidden * keys.positive("intermediate_size") + 2 * hidden + 2
+    return _mllama_cross_layers(keys) * layer + 8 * hidden
 
 
 def _mpt_feed_forward(keys: Keys, _layer: int) -> FeedForward:
@@ -716,6 +871,20 @@ _STEP = Family(
     },
     mixer=hybrids.step,
 )
+_BAILING = Family(
+    hybrids.bailing_experts,
+    _no_window,
+    mixer=hybrids.bailing,
+    modules={"input": ("attention.query_key_value",), "output": ("attention.dense",)},
+)
+_HUNYUAN = Family(
+    hybrids.hunyuan_experts,
+    _no_window,
+    {"max_position_embeddings": 2048},
+    mixer=hybrids.hunyuan,
+)
+#: Names that several families have for DeepSeek's numbers of experts.
+_EXPERT_KEYS = {"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"}
 _LLAMA4 = Family(
     _llama4,
     _window_llama4,
@@ -882,7 +1051,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             _no_window,
             _FIRST_LAYER_DENSE,
             qk_norm="shared",
-            renamed={"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"},
+            renamed=_EXPERT_KEYS,
         ),
         "ernie4_5": _LLAMA._replace(
             tied=True, defaults={"head_dim": 128, "max_position_embeddings": 131072}
@@ -1004,6 +1173,254 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "minimax_m2": Family(
             _minimax, _no_window, {"max_position_embeddings": 196608}, qk_norm="per_head"
         ),
+        "internlm": _LLAMA._replace(
+            defaults={"attention_bias": True, "max_position_embeddings": 2048},
+            renamed={"bias": "attention_bias"},
+        ),
+        "internlm2": _LLAMA._replace(
+            bias="none",
+            modules={
+                "input": ("attention.wqkv",),
+                "output": ("attention.wo",),
+                "dense": ("feed_forward.w2",),
+            },
+        ),
+        # The files of 13B state `model_max_length` alone.
+        "baichuan": _LLAMA._replace(
+            bias="none", defaults={}, modules={"input": ("self_attn.W_pack",)}
+        ),
+        # Its files state the length of training apart from that of the rotary table; vLLM takes
+        # the shorter.
+        "qwen": Family(
+            _first_qwen_feed_forward,
+            _no_window,
+            {"max_position_embeddings": 8192},
+            bias="qkv",
+            always_biased=True,
+            renamed={
+                "kv_channels": "head_dim",
+                "seq_length": "max_position_embeddings",
+                "max_position_embeddings": "rotary_positions",
+            },
+        ),
+        "chatglm": Family(
+            _chatglm_feed_forward,
+            _no_window,
+            {"num_hidden_layers": 28, "max_position_embeddings": 2048},
+            mixer=_chatglm,
+            modules={
+                "input": ("self_attention.query_key_value",),
+                "output": ("self_attention.dense",),
+                "dense": ("mlp.dense_4h_to_h",),
+            },
+            renamed={
+                "ffn_hidden_size": "intermediate_size",
+                "kv_channels": "head_dim",
+                "multi_query_group_num": "num_key_value_heads",
+                "num_layers": "num_hidden_layers",
+                "padded_vocab_size": "vocab_size",
+                "seq_length": "max_position_embeddings",
+            },
+        ),
+        "dbrx": Family(
+            hybrids.dbrx_experts,
+            _no_window,
+            {"max_position_embeddings": 2048},
+            mixer=hybrids.dbrx,
+            renamed={
+                "d_model": "hidden_size",
+                "n_layers": "num_hidden_layers",
+                "n_heads": "num_attention_heads",
+                "max_seq_len": "max_position_embeddings",
+            },
+        ),
+        "phimoe": Family(
+            _mixtral,
+            _no_window,
+            {"max_position_embeddings": 131072},
+            norms=4,
+            extra_parameters=_phimoe_biases,
+        ),
+        "grok-1": Family(
+            hybrids.grok_experts,
+            _no_window,
+            {"max_position_embeddings": 8192},
+            bias="none",
+            norms=4,
+        ),
+        "hunyuan": _HUNYUAN,
+        "hunyuan_v1_moe": _HUNYUAN,
+        "bailing_moe": _BAILING,
+        "bailing_moe_v2": _BAILING,
+        "bailing_hybrid": Family(
+            _deepseek,
+            _no_window,
+            {
+                "head_dim": 128,
+                "short_conv_kernel_size": 4,
+                "layer_group_size": 6,
+                "first_k_dense_replace": 2,
+                "n_shared_experts": 1,
+                "topk_method": "noaux_tc",
+                "max_position_embeddings": 262144,
+            },
+            mixer=hybrids.bailing_hybrid,
+            renamed={
+                **_EXPERT_KEYS,
+                "num_local_experts": "n_routed_experts",
+                "num_experts_per_token": "num_experts_per_tok",
+            },
+        ),
+        "dots1": Family(
+            _deepseek,
+            _no_window,
+            {"topk_method": "noaux_tc", "max_position_embeddings": 2048},
+            qk_norm="shared",
+        ),
+        "deepseek": Family(_deepseek, _no_window, {"max_position_embeddings": 2048}),
+        "afmoe": Family(
+            _deepseek,
+            _no_window,
+            {
+                "head_dim": 128,
+                "sliding_window": 1024,
+                "sliding_window_pattern": 4,
+                "max_position_embeddings": 16384,
+                "first_k_dense_replace": 1,
+                "topk_method": "noaux_tc",
+            },
+            mixer=_afmoe,
+            norms=4,
+            renamed={
+                **_EXPERT_KEYS,
+                "num_dense_layers": "first_k_dense_replace",
+                "global_attn_every_n_layers": "sliding_window_pattern",
+            },
+        ),
+        "arcee": Family(_ungated, _no_window, {"max_position_embeddings": 4096}),
+        "laguna": Family(
+            _laguna_feed_forward,
+            _no_window,
+            {"head_dim": 128, "sliding_window": 512, "max_position_embeddings": 131072},
+            mixer=_laguna,
+        ),
+        "minicpm": _LLAMA._replace(feed_forward=_minicpm_feed_forward, tied=True),
+        "nemotron": Family(
+            _ungated,
+            _no_window,
+            {"max_position_embeddings": 4096},
+            norms=4,
+            extra_parameters=_last_norms_bias,
+        ),
+        # Its norms have no parameters, yet run: they are counted as if they had (0.004%).
+        "olmo": _LLAMA,
+        "persimmon": _PLAIN._replace(
+            qk_norm="shared",
+            defaults={"max_position_embeddings": 16384},
+            extra_layer_parameters=_persimmon_qk_biases,
+            renamed={"qk_layernorm": "use_qk_norm"},
+        ),
+        "xverse": _LLAMA,
+        "orion": _LLAMA._replace(norms=4, extra_parameters=_last_norms_bias),
+        "solar": _LLAMA,
+        "solar_open": Family(
+            _deepseek,
+            _no_window,
+            {
+                "head_dim": 128,
+                "n_shared_experts": 1,
+                "topk_method": "noaux_tc",
+                "max_position_embeddings": 131072,
+            },
+            bias="qkv",
+        ),
+        "sarvam_moe": Family(
+            _deepseek,
+            _no_window,
+            {
+                **_FIRST_LAYER_DENSE,
+                "head_dim": 64,
+                "n_shared_experts": 1,
+            },
+            bias="qkv",
+            qk_norm="shared",
+            renamed={**_EXPERT_KEYS, "use_qkv_bias": "attention_bias"},
+        ),
+        # Its files state the width of a cached vector as `head_dim`.
+        "sarvam_mla": _DEEPSEEK_V3._replace(
+            defaults={**_FIRST_LAYER_DENSE, "n_shared_experts": 1}, renamed=_EXPERT_KEYS
+        ),
+        "exaone_moe": Family(
+            hybrids.exaone_moe_feed_forward,
+            _window_by_type,
+            {
+                "sliding_window": 4096,
+                "sliding_window_pattern": 4,
+                "max_position_embeddings": 2048,
+            },
+            bias="none",
+            qk_norm="shared",
+        ),
+        "cohere2_moe": Family(
+            hybrids.cohere2_moe_feed_forward,
+            hybrids.cohere2_moe_window,
+            {
+                "head_dim": 128,
+                "sliding_window": 4096,
+                "sliding_window_pattern": 4,
+                "prefix_dense_sliding_window_pattern": 1,
+                "max_position_embeddings": 8192,
+            },
+            tied=True,
+            norms=1,
+            parallel=lambda _keys: True,
+        ),
+        "mllama_text_model": _LLAMA._replace(
+            bias="none",
+            defaults={
+                "cross_attention_layers": (3, 8, 13, 18, 23, 28, 33, 38),
+                "max_position_embeddings": 131072,
+            },
+            layer_total=_mllama_layers,
+            extra_parameters=_mllama_cross_parameters,
+        ),
+        "longcat_flash": Family(
+            hybrids.longcat_feed_forward,
+            _no_window,
+            {"max_position_embeddings": 131072},
+            latent=True,
+            layer_total=hybrids.longcat_layers,
+        ),
+        "arctic": Family(
+            hybrids.arctic_feed_forward,
+            _no_window,
+            {"moe_layer_frequency": 2, "max_position_embeddings": 4096},
+            bias="none",
+            norms_of=hybrids.arctic_norms,
+        ),
+        "jais": _PLAIN._replace(
+            feed_forward=_jais_feed_forward,
+            tied=True,
+            extra_parameters=_jais_positions,
+            renamed=_GPT2_KEYS,
+        ),
+        "gpt_neo": _PLAIN._replace(
+            tied=True,
+            defaults={"window_size": 256, "max_position_embeddings": 2048},
+            mixer=_gpt_neo,
+            extra_parameters=_learned_positions,
+            renamed={"num_layers": "num_hidden_layers", "num_heads": "num_attention_heads"},
+        ),
+        "xglm": _PLAIN._replace(
+            tied=True,
+            defaults={"max_position_embeddings": 2048},
+            renamed={
+                "d_model": "hidden_size",
+                "num_layers": "num_hidden_layers",
+                "attention_heads": "num_attention_heads",
+                "ffn_dim": "intermediate_size",
+            },
+        ),
     }
 )
 
@@ -1015,6 +1432,9 @@ _UNSUPPORTED: Mapping[str, str] = MappingProxyType(
         "falcon_mamba": "a Mamba-1 network",
         "falcon_h1": "attention and Mamba side by side in one layer",
         "gemma3n_text": "layers that predict their own inputs",
+        "minicpm3": "latent attention whose cache has the keys and values of every head",
+        "phi3small": "block-sparse attention",
+        "step3_text": "queries of low rank beside one KV head",
         "rwkv": "a recurrent network",
     }
 )

@@ -1,8 +1,9 @@
-"""Hybrid networks: the mixer and the feed-forward part of each layer, by model family.
+"""Networks whose layers differ: the mixer and feed-forward part of each, by model family.
 
 Each function reads one layer of one family's configuration; `hf_config.FAMILIES` refers to
 them. Layouts are from the model classes of transformers 5.19 and vLLM 0.32 (2026-11), and
-parameter counts were checked against both.
+parameter counts were checked against both; from Ling on they are from transformers 5.24 or,
+where it has no such class, from vLLM 0.20.
 """
 
 from __future__ import annotations
@@ -659,3 +660,247 @@ def gemma4_input_table(keys: Keys, layers: int) -> int:
         return 0
     rows = keys.positive("vocab_size_per_layer_input") + keys.positive("hidden_size")
     return rows * layers * width + width
+
+
+def _per_layer(keys: Keys, key: str, layer: int, default: int = 0) -> int:
+    """Whole number that a file states for all layers or lists for each."""
+    value = keys.config.get(key)
+    if isinstance(value, list | tuple):
+        return Keys({key: keys.listed(key, layer)}, keys.name).count(key, default)
+    return keys.count(key, default)
+
+
+# Ling and Ring (Bailing): experts beside shared ones, the first layers dense.
+
+
+def bailing(keys: Keys, _layer: int) -> Mixer:
+    heads = keys.positive("num_attention_heads")
+    biased = keys.flag("use_bias")
+    return Attention(
+        heads=heads,
+        kv_heads=kv_heads_of(keys, heads),
+        head_dim=keys.optional("head_dim") or keys.positive("hidden_size") // heads,
+        qkv_bias=biased or keys.flag("use_qkv_bias"),
+        output_bias=biased,
+        qk_norm=keys.flag("use_qk_norm"),
+    )
+
+
+def bailing_experts(keys: Keys, layer: int) -> FeedForward:
+    biased = keys.flag("use_bias")
+    if layer < keys.count("first_k_dense_replace"):
+        return DenseFeedForward(inner=keys.positive("intermediate_size"), bias=biased)
+    inner = keys.positive("moe_intermediate_size")
+    shared = keys.optional("moe_shared_expert_intermediate_size") or inner
+    return routed_experts(
+        keys,
+        keys.positive("num_experts"),
+        keys.positive("num_experts_per_tok"),
+        inner=inner,
+        shared_inner=keys.count("num_shared_experts") * shared,
+        router_bias=keys.flag("moe_router_enable_expert_bias"),
+    )
+
+
+# Ling 3: KDA with a decay of full rank, and every sixth layer latent attention.
+
+
+def bailing_hybrid(keys: Keys, layer: int) -> Mixer:
+    kind = keys.listed("layer_types", layer)
+    if kind is None:
+        full = (layer + 1) % keys.positive("layer_group_size") == 0
+        kind = "full_attention" if full else "linear_attention"
+    if kind == "full_attention":
+        return latent_attention(keys)  # without its gate per head, 0.3% of the layer's matrices
+    if kind != "linear_attention":
+        raise keys.not_modelled(f"has layers of type '{kind}'")
+    heads, head_dim = keys.positive("num_attention_heads"), keys.positive("head_dim")
+    hidden, width = keys.positive("hidden_size"), heads * head_dim
+    return LinearAttention(
+        key_heads=heads,
+        value_heads=heads,
+        key_dim=head_dim,
+        value_dim=head_dim,
+        conv_width=keys.positive("short_conv_kernel_size"),
+        decay="channel",
+        # The rank at which two matrices have as many parameters as the one of full rank.
+        decay_rank=max(1, round(hidden * width / (hidden + width))),
+        state_dtype="fp32",  # as for Kimi's layers of the same kind
+    )
+
+
+# Hunyuan: experts beside a dense part in all layers; in Large, every second layer reads the
+# keys and values of the one before.
+
+
+def hunyuan(keys: Keys, layer: int) -> Mixer:
+    heads = keys.positive("num_attention_heads")
+    stated = keys.optional("head_dim") or keys.optional("attention_head_dim")
+    share = keys.count("cla_share_factor", 1) if keys.flag("use_cla") else 1
+    return grouped_attention(
+        keys,
+        heads,
+        head_dim=stated or keys.positive("hidden_size") // heads,
+        qk_norm=keys.flag("use_qk_norm"),
+        reuses_kv_cache=share > 1 and layer % share != 0,
+    )
+
+
+def hunyuan_experts(keys: Keys, layer: int) -> FeedForward:
+    """Experts and the dense part; numbers may be listed by layer."""
+    inner = keys.positive("intermediate_size")
+    experts = _per_layer(keys, "num_experts", layer, 1)
+    if experts <= 1:
+        return DenseFeedForward(inner=inner, bias=keys.flag("mlp_bias"))
+    shared = _per_layer(keys, "num_shared_expert", layer, 1)
+    return routed_experts(
+        keys,
+        experts,
+        _per_layer(keys, "moe_topk", layer, 1),
+        inner=_per_layer(keys, "moe_intermediate_size", layer) or inner,
+        shared_inner=inner * shared if keys.flag("use_mixed_mlp_moe") else 0,
+    )
+
+
+# DBRX: attention and experts in tables of their own.
+
+
+def dbrx(keys: Keys, _layer: int) -> Mixer:
+    heads, hidden = keys.positive("num_attention_heads"), keys.positive("hidden_size")
+    if hidden % heads:
+        raise keys.wrong("'n_heads' must divide 'd_model'")
+    kv_heads = keys.nested("attn_config").count("kv_n_heads", 1) or 1
+    if heads % kv_heads:
+        raise keys.wrong("'kv_n_heads' must divide 'n_heads'")
+    return Attention(heads=heads, kv_heads=kv_heads, head_dim=hidden // heads)
+
+
+def dbrx_experts(keys: Keys, _layer: int) -> FeedForward:
+    table = keys.nested("ffn_config")
+    return routed_experts(
+        keys,
+        table.count("moe_num_experts", 4),
+        table.count("moe_top_k", 1),
+        inner=table.positive("ffn_hidden_size"),
+    )
+
+
+# Grok: gated experts; in Grok 2 beside a dense part.
+
+
+def grok_experts(keys: Keys, _layer: int) -> FeedForward:
+    inner = keys.positive("intermediate_size")
+    return routed_experts(
+        keys,
+        keys.positive_of("num_experts", "num_local_experts"),
+        keys.count("num_experts_per_tok", 2),
+        inner=keys.optional("moe_intermediate_size") or inner,
+        shared_inner=inner if keys.flag("residual_moe") else 0,
+    )
+
+
+# K-EXAONE: the first layer dense, or those that the file lists.
+
+
+def exaone_moe_feed_forward(keys: Keys, layer: int) -> FeedForward:
+    sparse, kind = keys.listed("is_moe_layer", layer), keys.listed("mlp_layer_types", layer)
+    if sparse is None:
+        sparse = kind == "sparse" if kind else layer >= keys.count("first_k_dense_replace", 1)
+    if not sparse:
+        return DenseFeedForward(inner=keys.positive("intermediate_size"))
+    inner = keys.positive("moe_intermediate_size")
+    return routed_experts(
+        keys,
+        keys.positive("num_experts"),
+        keys.positive("num_experts_per_tok"),
+        inner=inner,
+        shared_inner=keys.count("num_shared_experts", 1) * inner,
+        router_bias=True,
+    )
+
+
+# Command A+: the first layers dense and without windows, the others with experts.
+
+
+def cohere2_moe_window(keys: Keys, layer: int) -> int | None:
+    kind = keys.listed("layer_types", layer)
+    if kind is None:
+        dense = keys.count("first_k_dense_replace")
+        every = keys.positive(
+            "prefix_dense_sliding_window_pattern" if layer < dense else "sliding_window_pattern"
+        )
+        place = layer if layer < dense else layer - dense
+        kind = "sliding_attention" if (place + 1) % every else "full_attention"
+    if kind not in ("full_attention", "sliding_attention"):
+        raise keys.not_modelled(f"has layers of type '{kind}'")
+    return keys.optional("sliding_window") if kind == "sliding_attention" else None
+
+
+def cohere2_moe_feed_forward(keys: Keys, layer: int) -> FeedForward:
+    kind = keys.listed("mlp_layer_types", layer)
+    if kind is None:
+        kind = "dense" if layer < keys.count("first_k_dense_replace") else "sparse"
+    if kind == "dense":
+        stated = keys.optional("prefix_dense_intermediate_size")
+        return DenseFeedForward(inner=stated or keys.positive("intermediate_size"))
+    inner = keys.positive("intermediate_size")
+    return routed_experts(
+        keys,
+        keys.positive("num_experts"),
+        keys.positive("num_experts_per_tok"),
+        inner=inner,
+        shared_inner=keys.count("num_shared_experts") * inner,
+    )
+
+
+# LongCat-Flash: two layers of attention and a dense part in one, with experts beside the first.
+
+
+def longcat_layers(keys: Keys) -> int:
+    """Layers with one attention each: two for each of the file's."""
+    return 2 * keys.positive("num_layers")
+
+
+def longcat_feed_forward(keys: Keys, layer: int) -> FeedForward:
+    """Dense part; in each first of two layers the experts beside it.
+
+    Of the experts that a token chooses some do nothing. It meets as many real ones as their
+    share of all is, on average (8 of 12 in LongCat-Flash-Chat).
+    """
+    inner = keys.positive_of("ffn_hidden_size", "intermediate_size")
+    if layer % 2:
+        return DenseFeedForward(inner=inner)
+    real, idle = keys.positive("n_routed_experts"), keys.count("zero_expert_num")
+    chosen = keys.positive_of("moe_topk", "num_experts_per_tok")
+    return routed_experts(
+        keys,
+        real,
+        max(1, round(chosen * real / (real + idle))),
+        inner=keys.positive_of("expert_ffn_hidden_size", "moe_intermediate_size"),
+        shared_inner=inner,
+        router_bias=True,
+    )
+
+
+# Arctic: experts beside a dense part as wide as the network, with a norm of their own.
+
+
+def _arctic_sparse(keys: Keys, layer: int) -> bool:
+    return (layer + 1) % keys.positive("moe_layer_frequency") == 0
+
+
+def arctic_feed_forward(keys: Keys, layer: int) -> FeedForward:
+    inner = keys.positive("intermediate_size")
+    if not _arctic_sparse(keys, layer):
+        return DenseFeedForward(inner=inner)
+    return routed_experts(
+        keys,
+        keys.positive("num_local_experts"),
+        keys.count("num_experts_per_tok", 1),
+        inner=inner,
+        shared_inner=keys.positive("hidden_size") if keys.flag("use_residual") else 0,
+    )
+
+
+def arctic_norms(keys: Keys, layer: int) -> int:
+    return 3 if keys.flag("use_residual") and _arctic_sparse(keys, layer) else 2
