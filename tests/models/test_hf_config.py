@@ -1059,3 +1059,19 @@ def test_layers_that_a_checkpoint_leaves_wide_are_wide_alone():
     assert sum(layer.count for layer in wide) == 12
     assert {layer.quantization for layer in wide} == {"none"}
     assert {type(layer.mixer) for layer in wide} == {Attention, StateSpace}
+
+
+@pytest.mark.parametrize("family", ["xverse", "orion"])
+def test_experts_under_the_name_of_a_dense_family_are_refused(family):
+    config = {
+        "model_type": family,
+        "hidden_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 512,
+        "vocab_size": 1000,
+        "max_position_embeddings": 512,
+    }
+    assert shape_from_config(config, name="m", source="test").layer_count == 2
+    with pytest.raises(InputError, match="has experts, which is not modelled"):
+        shape_from_config({**config, "num_experts": 64}, name="m", source="test")

@@ -36,6 +36,11 @@ SIBLINGS = {
     "amd/Llama-3.1-8B-Instruct-FP8-KV": ("Llama-3.1-8B", "fp8"),
     "zai-org/GLM-4.7-FP8": ("GLM-4.6", "fp8"),
     "zai-org/GLM-5-FP8": ("GLM-5", "fp8_block"),
+    "legraphista/glm-4-9b-chat-GPTQ": (
+        "glm-4-9b-chat",
+        "int4_g128",
+    ),  # its base has another context
+    "RedHatAI/glm-4-9b-chat-hf-FP8-dynamic": ("glm-4-9b-hf", "fp8"),
 }
 
 

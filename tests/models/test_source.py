@@ -86,6 +86,24 @@ def test_the_hubs_cache_wins_over_the_catalogue_unless_asked_otherwise(tmp_path)
     assert load_shape("Qwen/Qwen3-4B", catalogue_first=True).hidden == 2560
 
 
+def test_a_cached_file_of_a_class_around_the_network_leaves_it_to_the_catalogue(tmp_path):
+    """LLaVA's file states what differs from Llama's class alone."""
+    text = {"model_type": "llama", "vocab_size": 32_064, "max_position_embeddings": 4096}
+    write_cache(
+        tmp_path / "hf" / "hub",
+        "llava-hf/llava-1.5-7b-hf",
+        model_type="llava",
+        text_config=text,
+    )
+    shape = load_shape("llava-hf/llava-1.5-7b-hf")
+    assert (shape.hidden, shape.layer_count) == (4096, 32)
+    assert shape.vision_parameters > 300_000_000
+
+
+def test_a_short_name_is_enough_where_all_ids_of_it_are_one_model():
+    assert load_shape("grok-1").name == load_shape("xai-org/grok-1").name
+
+
 def test_the_cache_is_where_the_environment_says(tmp_path, monkeypatch):
     write_cache(tmp_path / "elsewhere", "me/mine")
     with pytest.raises(UnknownName):

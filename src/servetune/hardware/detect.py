@@ -128,7 +128,7 @@ def device_for_card(card_name: str, memory_bytes: float) -> Device:
             hint=_DESCRIBE,
         )
     closest = min(known, key=lambda found: abs(found.memory_bytes - memory_bytes))
-    if abs(closest.memory_bytes - memory_bytes) > 0.25 * closest.memory_bytes:
+    if abs(closest.memory_bytes - memory_bytes) >= 0.25 * closest.memory_bytes:
         raise UnknownName(
             "GPU",
             f"{card_name} with {memory_bytes / MIB:.0f} MiB",
@@ -168,12 +168,14 @@ _CARDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 #: NVLink bridges of cards that usually have none, for those that report one.
 _BRIDGES: Mapping[str, str] = MappingProxyType(
     {
-        "RTX 2080": "nvlink2-bridge",
-        "RTX 2080 SUPER": "nvlink2-bridge",
+        "RTX 2080": "nvlink2-bridge-half",
+        "RTX 2080 SUPER": "nvlink2-bridge-half",
         "RTX 2080 Ti": "nvlink2-bridge",
         "TITAN RTX": "nvlink2-bridge",
         "Quadro RTX 6000": "nvlink2-bridge",
         "Quadro RTX 8000": "nvlink2-bridge",
+        "Quadro GV100": "nvlink2-bridges",
+        "A800-PCIe-40GB": "nvlink3-400",
         "A30": "nvlink3-bridge",
         "A40": "nvlink3-bridge",
         "RTX A6000": "nvlink3-bridge",

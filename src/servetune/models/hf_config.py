@@ -402,6 +402,13 @@ def _dense(keys: Keys, _layer: int) -> FeedForward:
     return DenseFeedForward(inner=keys.positive("intermediate_size"), bias=keys.flag("mlp_bias"))
 
 
+def _dense_alone(keys: Keys, layer: int) -> FeedForward:
+    """Dense part of families whose networks of experts have the same `model_type`."""
+    if any(keys.count(name, 0) > 1 for name in ("num_experts", "num_local_experts")):
+        raise keys.not_modelled("has experts")
+    return _dense(keys, layer)
+
+
 def _experts(keys: Keys, experts_key: str, inner: int, **parts: object) -> ExpertFeedForward:
     experts, active = keys.positive(experts_key), keys.positive("num_experts_per_tok")
     return hybrids.routed_experts(keys, experts, active, inner=inner, **parts)
@@ -808,6 +815,13 @@ _GEMMA3 = _GEMMA2._replace(
 )
 _DEEPSEEK = Family(_deepseek, _no_window, {"max_position_embeddings": 4096}, latent=True)
 _DEEPSEEK_V3 = _DEEPSEEK._replace(defaults={**_DEEPSEEK.defaults, "topk_method": "noaux_tc"})
+_GLM4_MOE = Family(
+    _deepseek,
+    _no_window,
+    {"topk_method": "noaux_tc", "use_qk_norm": False, "max_position_embeddings": 131072},
+    bias="qkv",
+    qk_norm="shared",
+)
 _COHERE = Family(
     _dense,
     _no_window,
@@ -916,8 +930,16 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "mixtral": Family(
             _mixtral, _window_everywhere, {"max_position_embeddings": 131072}, bias="none"
         ),
-        "phi3": Family(_dense, _window_everywhere, {"max_position_embeddings": 4096}, bias="none"),
+        **dict.fromkeys(
+            ("phi3", "phi3_v"),
+            Family(_dense, _window_everywhere, {"max_position_embeddings": 4096}, bias="none"),
+        ),
         "qwen2": _QWEN2,
+        # Their towers are around the network of Qwen2, whose keys older files have outermost.
+        **dict.fromkeys(
+            ("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_5_omni_text"),
+            _QWEN2,
+        ),
         "qwen2_moe": _QWEN2_MOE,
         "qwen3": _QWEN3,
         "qwen3_moe": _QWEN3_MOE,
@@ -938,14 +960,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             mixer=_muse_glimmer,
             norms=4,
         ),
-        "glm4": _LLAMA._replace(bias="qkv", norms=4),
-        "glm4_moe": Family(
-            _deepseek,
-            _no_window,
-            {"topk_method": "noaux_tc", "use_qk_norm": False, "max_position_embeddings": 131072},
-            bias="qkv",
-            qk_norm="shared",
-        ),
+        **dict.fromkeys(("glm4", "glm4v_text"), _LLAMA._replace(bias="qkv", norms=4)),
+        **dict.fromkeys(("glm4_moe", "glm4v_moe_text"), _GLM4_MOE),
         "deepseek_v2": _DEEPSEEK,
         "mistral4": _DEEPSEEK,
         "deepseek_v3": _DEEPSEEK_V3,
@@ -1320,8 +1336,10 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             extra_layer_parameters=_persimmon_qk_biases,
             renamed={"qk_layernorm": "use_qk_norm"},
         ),
-        "xverse": _LLAMA,
-        "orion": _LLAMA._replace(norms=4, extra_parameters=_last_norms_bias),
+        "xverse": _LLAMA._replace(feed_forward=_dense_alone),
+        "orion": _LLAMA._replace(
+            feed_forward=_dense_alone, norms=4, extra_parameters=_last_norms_bias
+        ),
         "solar": _LLAMA,
         "solar_open": Family(
             _deepseek,

@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -88,6 +88,9 @@ class CheckpointSampling(msgspec.Struct, frozen=True, kw_only=True):
         return self.repetition_penalty not in (None, 1.0)
 
 
+_CACHE = "the Hugging Face cache on this machine"
+
+
 def load_shape(model: str | Path, *, catalogue_first: bool = False) -> NetworkShape:
     """Dimensions of a model by folder, hub id or unambiguous short name.
 
@@ -100,7 +103,14 @@ def load_shape(model: str | Path, *, catalogue_first: bool = False) -> NetworkSh
         InputError: Its configuration cannot be read or is not modelled.
     """
     name, config, source = _find(str(model), catalogue_first=catalogue_first)
-    return shape_from_config(config, name=name, source=source)
+    try:
+        return shape_from_config(config, name=name, source=source)
+    except InputError:
+        # The hub's file may be of a class around the network, which the catalogue has alone.
+        if not source.startswith(_CACHE) or _catalogue_name(name) is None:
+            raise
+        name, config, source = _from_catalogue(name)
+        return shape_from_config(config, name=name, source=source)
 
 
 def load_config(model: str | Path, *, catalogue_first: bool = False) -> JsonObject:
@@ -236,7 +246,7 @@ def _find(model: str, *, catalogue_first: bool) -> tuple[str, Config, str]:
         return _from_catalogue(bundled)
     cached = _cached_folder(bundled or model)
     if cached is not None:
-        return bundled or model, _read_folder(cached), "the Hugging Face cache on this machine"
+        return bundled or model, _read_folder(cached), _CACHE
     if bundled is not None:
         return _from_catalogue(bundled)
     sibling = sibling_of(model)
@@ -266,7 +276,7 @@ def sibling_of(model: str) -> QuantizedCheckpoint | None:
     """
     table = bundled("models", "data/quantized.toml")
     words, stored_as = _words(model), table["words"]["stored"]
-    base = _by_words().get(tuple(word for word in words if word not in stored_as))
+    base = _nearest(model, _by_words().get(tuple(word for word in words if word not in stored_as)))
     own = model in catalogue() or model in quantized_checkpoints()
     publisher = model.partition("/")[0].lower()
     if base is None or "/" not in model or own or publisher in table["words"]["other_formats"]:
@@ -281,21 +291,34 @@ def sibling_of(model: str) -> QuantizedCheckpoint | None:
     return QuantizedCheckpoint(name=model, base=base, quantization_config=config, widened=widened)
 
 
+def _nearest(model: str, alike: Sequence[str] | None) -> str | None:
+    """First of models that are alike; where shapes differ, of that with most words of the id."""
+    if not alike:
+        return None
+    own, known = set(_all_words(model)), catalogue()
+    closest = known[max(alike, key=lambda name: len(own & {*_all_words(name)}))]
+    return next(name for name in alike if known[name] is closest)
+
+
 def _words(model: str) -> list[str]:
     """Words of a model's name that tell it apart from its siblings."""
-    name = model.rsplit("/", maxsplit=1)[-1].lower()
     ignored = bundled("models", "data/quantized.toml")["words"]["ignored"]
-    return [word for word in re.split(r"[-_]|\.(?=[a-z])", name) if word not in ignored]
+    return [word for word in _all_words(model) if word not in ignored]
+
+
+def _all_words(model: str) -> list[str]:
+    name = model.rsplit("/", maxsplit=1)[-1].lower()
+    return re.split(r"[-_]|\.(?=[a-z])", name)
 
 
 @lru_cache(maxsize=1)
-def _by_words() -> Mapping[tuple[str, ...], str]:
-    """Catalogue models by the words of their names that tell shapes apart; the shortest id wins."""
-    found: dict[tuple[str, ...], str] = {}
+def _by_words() -> Mapping[tuple[str, ...], Sequence[str]]:
+    """Catalogue models by the words of their names that tell shapes apart, shortest ids first."""
+    found: dict[tuple[str, ...], list[str]] = {}
     stored_as = bundled("models", "data/quantized.toml")["words"]["stored"]
     for name in sorted(catalogue(), key=len):
         words = tuple(word for word in _words(name) if word not in stored_as)
-        found.setdefault(words, name)
+        found.setdefault(words, []).append(name)
     return MappingProxyType(found)
 
 
@@ -371,7 +394,7 @@ def _catalogue_name(model: str) -> str | None:
     fitting = [
         name for lowered, name in by_lower.items() if lowered.split("/", 1)[-1] == lowered_model
     ]
-    if len(fitting) > 1:
+    if len({id(catalogue().get(name, name)) for name in fitting}) > 1:
         raise InputError(
             f"'{model}' fits {len(fitting)} models", hint=f"write one of {', '.join(fitting)}"
         )

@@ -4,7 +4,8 @@ Three layouts cover the published towers whose configuration gives every dimensi
 (`depth`), Kimi's (`vt_hidden_size`) and Gemma 4's (`gemma4_vision`). Counts were checked
 against the model classes of transformers 5.19 (2026-11), except for Kimi K3's tower, whose
 class is not in it: it is counted as Kimi K2.5's without biases, which may be wrong by some
-millions. Other towers, and those that lack a dimension, count as zero.
+millions. Other towers, and those that lack a dimension, count as zero, but for models of the
+catalogue, whose entries state the number (`vision_parameters`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ def vision_parameters(config: Config) -> int:
     Args:
         config: Outer configuration, with its `vision_config`.
     """
+    if isinstance(stated := config.get("vision_parameters"), int):
+        return stated
     table = config.get("vision_config")
     if not isinstance(table, Mapping):
         return 0
