@@ -41,14 +41,16 @@ sys.path[:0] = [str(ROOT / "tools"), str(Path(__file__).parent)]
 
 from fit_step_law import Problem, fitted  # noqa: E402
 from measured import Measured, read  # noqa: E402
+from reports import publisher  # noqa: E402
 from reports import read as read_reports  # noqa: E402
-from spread import RIDGES, Errors, Spread, ends, quantile, weights  # noqa: E402
+from spread import HELD, RIDGES, Errors, Spread, ends, quantile, weights  # noqa: E402
 
 from servetune.engines import resolved  # noqa: E402
 from servetune.perf import most_informative  # noqa: E402
 from servetune.perf.roofline.accuracy import Kind, Ran, cell_of, cells, kind_of_run  # noqa: E402
 from servetune.perf.roofline.calibration import Anchor, calibrated  # noqa: E402
 from servetune.perf.roofline.interval import all_measured, seen_among, traits  # noqa: E402
+from servetune.prediction.rows import ran_of  # noqa: E402
 
 OUT = ROOT / "src" / "servetune" / "perf" / "roofline" / "data"
 DOCS = ROOT / "docs" / "accuracy"
@@ -163,7 +165,7 @@ def traits_in(bench: Bench, split: str) -> list[tuple[str, ...]]:
             row.node,
             row.plan,
             seen,
-            row.run.protocol,
+            ran_of(row.run),
             measured=measured,
         )
         for kind, row, seen, measured in zip(
@@ -188,8 +190,8 @@ def errors_of(bench: Bench, which: int, split: str) -> Errors:
 def published_errors(which: int) -> Errors:
     """Errors of own times (0) or first tokens (1) of published runs that were looked at.
 
-    They are one more laboratory whose runs no fit reads. The published runs that were not looked at
-    judge the intervals.
+    They weigh as one more laboratory, whose runs no fit reads. Its publishers are left out a fifth
+    at a time, as whoever asks is one more of them. Those not looked at judge the intervals.
     """
     reports = [
         report
@@ -204,16 +206,18 @@ def published_errors(which: int) -> Errors:
         logs = np.where(np.isnan(ratios), logs, ratios)
     found = []
     for report in reports:
-        run, name = report.run, report.run.engine or report.run.plan.engine
-        ran = Ran(engine=name, version=run.engine_version)
+        run = report.run
+        ran = ran_of(run)
         plan = resolved(run.plan, run.shape, run.node.device)
         kind, measured = kind_of_run(run.node, plan, run.shape, ran), all_measured(run.shape)
         seen = seen_among((cell.kind for cell in cells()), kind)
-        found.append(traits(kind, run.node, plan, seen, run.protocol, measured=measured))
+        found.append(traits(kind, run.node, plan, seen, ran, measured=measured))
     groups = [tuple(report.row[name] for name in _REPORT_GROUP) for report in reports]
-    sources = [PUBLISHED] * len(reports)
     return Errors(
-        logs=logs, traits=found, weight=weights(groups, sources), source=np.array(sources)
+        logs=logs,
+        traits=found,
+        weight=weights(groups, [PUBLISHED] * len(reports)),
+        source=np.array([f"{PUBLISHED}, {_hashed(publisher(report), 5)}" for report in reports]),
     )
 
 
@@ -233,7 +237,7 @@ def held(bench: Bench, split: str) -> np.ndarray:
         for name in sorted(set(fold)):
             out = fold == name
             spread, mine = spread_of(bench, which, ~out), errors.part(out)
-            low, high = spread.bounds()
+            low, high = spread.bounds(HELD[TIMES[which]])
             scaled = mine.logs / spread.of(mine.traits)
             inside = (low <= scaled) & (scaled <= high)
             found[which, out] = np.where(np.isnan(scaled), np.nan, inside)
@@ -352,7 +356,7 @@ def interval_document(bench: Bench) -> str:
 
 
 def _quantile_lines(time: str, values: np.ndarray, weight: np.ndarray) -> list[str]:
-    low, high = ends(values, weight)
+    low, high = ends(values, weight, HELD[time])
     return [f"{time}_low = {low:.3f}", f"{time}_high = {high:.3f}"] + [
         f"{time}_caution_{100 * level:.0f} = {max(0.0, quantile(values, weight, level)):.3f}"
         for level in LEVELS
@@ -393,7 +397,7 @@ def anchored_held(bench: Bench, count: int) -> np.ndarray:
             out = source == name
             spread = spread_of(bench, which, ~out)
             values, weight = anchored_scaled(bench, which, "doubt", spread, ~out)
-            low, high = ends(values, weight)
+            low, high = ends(values, weight, HELD[TIMES[which]])
             logs, sds = anchored_errors(bench, which, "doubt", count, spread)
             scaled = (logs / sds)[out]
             inside = (low <= scaled) & (scaled <= high)

@@ -57,18 +57,21 @@ are often not stated and were taken to be the usual ones. So this is what a pred
 somebody who knows as little of a server. Median / mean error in %, and the share inside the
 interval that is stated as 90%.
 
-`Looked at` are the {seen} whose predictions were looked at where a change of the law was chosen: of
-those collected first, some; of those collected on 2026-11-28, all that are sound. The latter were
-judged once before, by the law of commit 1fd7ef27: {blind}.
-Then times per token became means over requests, eager engines launch layer by layer, and weights
-that are widened bound products on A100. The tables below are of the {unseen} others. {doubtful}
-doubtful ones (failed requests, an abnormal slowness that was reported, parts that were guessed)
-count nowhere else.
+`Looked at` are the {seen} whose predictions were looked at where a cause was sought: of those
+collected first, some; of those collected on 2026-11-28, all that are sound; of those collected on
+2026-11-29, bursts and a few others. Each later day was judged once before anybody had looked:
+
+{blind}
+The tables below are of the {unseen} that nobody has looked at. {doubtful} doubtful ones (failed
+requests, an abnormal slowness that was reported, parts that were guessed) count nowhere else.
 """
-#: What the second collection said before a change was chosen by it: the law of commit 1fd7ef27 with
-#: this table. Lengths of 51 rows were mended in between, see the README.
-_BLIND = """time per token 27 / 33%, of which intervals held 60% (72 rows), first token 41 / 43% and
-74% (65), end to end 28 / 31% (38), output tokens/s 25 / 31% (104)"""
+#: What each later collection said before anything was chosen by it: the law of a commit with this
+#: table. Rows were mended in between, see the README.
+_BLIND = """| collected | law | rows | time per token | held | rows | first token | held | rows | end to end | rows | output tokens/s |
+|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|
+| 2026-11-28 | 1fd7ef27 | 72 | 27 / 33 | 60% | 65 | 41 / 43 | 74% | 38 | 28 / 31 | 104 | 25 / 31 |
+| 2026-11-29 | 48e89828 | 106 | 18 / 26 | 89% | 87 | 31 / 44 | 85% | 59 | 22 / 26 | 156 | 16 / 28 |
+"""  # noqa: E501
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +122,12 @@ def read(models: Path | None = None) -> tuple[list[Report], dict[str, int]]:
         for (row, run), one in zip(kept, predicted, strict=True)
     ]
     return reports, dict(refused.most_common())
+
+
+def publisher(report: Report) -> str:
+    """Account of a code host, or the host of a page, that published a run."""
+    parts = [*report.row["url"].split("/"), "", ""]
+    return parts[3] if parts[2] == "github.com" else parts[2]
 
 
 def cells(reports: Sequence[Report]) -> list[str]:

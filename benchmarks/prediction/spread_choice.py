@@ -6,8 +6,8 @@ Each source is left out in turn. On the others, left out one at a time besides, 
 best intervals is taken, then the least share between the quantiles with which nine in ten rows are
 held in the mean of sources; both then make the intervals of the source that was left out. Intervals
 are scored by their width and 20 times what rows lie outside them, in logarithms, as the geometric
-mean of sources. Sources of fewer than 30 rows are in the fits but judge nothing. Needs scipy; ten
-minutes.
+mean of sources. Published runs that were looked at are one of them. Sources of fewer than 30 rows
+are in the fits but judge nothing. Needs scipy; ten minutes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from accuracy import ROOT, TIMES, Bench, errors_of
+from accuracy import ROOT, TIMES, Bench, errors_of, published_errors
 from spread import Errors, Spread, ends
 
 RIDGES = (0.01, 0.03, 0.1, 0.3)
@@ -33,7 +33,7 @@ def main() -> int:
     bench.leave_out("source")
     for which, time in enumerate(TIMES):
         print(f"{time}: left out, chosen ridge and share; its rows, held, width, score")
-        errors = errors_of(bench, which, "source").known
+        errors = errors_of(bench, which, "source").joined(published_errors(which)).known
         names = [name for name in sorted(set(errors.source)) if sum(errors.source == name) >= _FEW]
         judged = {
             (ridge, one, other): judge(errors, one, other, ridge)

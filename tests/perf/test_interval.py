@@ -11,9 +11,10 @@ from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf import Anchor, Calibration, RunFeatures, calibrated
 from servetune.perf.roofline import interval_of, safety_factors_of
-from servetune.perf.roofline.accuracy import kind_of_run, log_error_at
+from servetune.perf.roofline.accuracy import Ran, kind_of_run, log_error_at
 from servetune.perf.roofline.interval import log_spread
 from servetune.plan import Plan
+from servetune.workload.lengths import SHAREGPT, LengthLaws
 
 SHAPE = load_shape("Qwen/Qwen3-8B", catalogue_first=True)
 H100, L4, MI300X = (node(gpu=name, count=4) for name in ("H100", "L4", "MI300X"))
@@ -89,6 +90,16 @@ def measured_at(users: float, tpot_ms: tuple[float, float] = (11, 11)) -> Calibr
     ]
     (found,) = calibrated(anchors).at(places[2])
     return found
+
+
+def test_lengths_of_conversations_leave_more_doubt_than_lengths_that_are_stated() -> None:
+    on, plan = node(gpu="H100"), Plan(model="m")
+    stated, mixed = (
+        interval_of(on, plan, SHAPE, ran=Ran.of(lengths))
+        for lengths in (LengthLaws.ranged(512, 256, 0.0), SHAREGPT)
+    )
+    assert mixed.low_factor < stated.low_factor
+    assert mixed.high_factor > stated.high_factor
 
 
 def test_the_doubt_of_a_place_widens_its_interval_and_its_caution() -> None:

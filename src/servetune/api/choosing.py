@@ -16,6 +16,7 @@ from servetune.metrics import LATENCIES, Constraint, value_of
 from servetune.models import NetworkShape
 from servetune.perf import Calibration
 from servetune.perf.roofline import SafetyFactors, safety_factors_of
+from servetune.perf.roofline.accuracy import Ran
 from servetune.perf.sweep import Offer, Swept, cheapest_offers
 from servetune.plan import Plan
 from servetune.prediction.calibrations import KeptCalibration
@@ -34,8 +35,8 @@ POINT_FIELDS = {
 
 #: Makers whose devices the stock default engine runs on; others need an engine of their own.
 STOCK_VENDORS = ("NVIDIA", "AMD")
-#: Their silicon for which it is not built: below compute capability 7.0, and GPUs that vLLM's
-#: installation guide for ROCm does not list (November 2026).
+#: Architectures of these makers for which the default engine has no kernels: NVIDIA's below compute
+#: capability 7.0, and AMD's that vLLM's installation guide does not list (November 2026).
 _WITHOUT_KERNELS = frozenset({"pascal", "vega", "cdna", "rdna2"})
 COUNTS = (1, 2, 4, 8)
 
@@ -69,6 +70,11 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     top: int
     tensor_parallel: int | None = None
 
+    @property
+    def judge(self) -> Judge:
+        """Judge of its constraints, with its confidence."""
+        return Judge(self.limits, self.shape, self.confidence, self.workload)
+
     def allows(self, plan: Plan) -> bool:
         return self.tensor_parallel in (None, plan.tensor_parallel)
 
@@ -99,10 +105,12 @@ class Judge:
         limits: Sequence[Constraint],
         shape: NetworkShape,
         confidence: float,
+        workload: Workload,
     ) -> None:
         self.means, self.others = judged_by_formula(limits)
         self.confidence = confidence
         self._limits, self._shape = tuple(limits), shape
+        self.ran = Ran.of(workload.lengths)
         self._cautions: dict[tuple[object, ...], SafetyFactors] = {}
 
     def caution(self, on: Node, plan: Plan, correction: Calibration | None) -> SafetyFactors:
@@ -117,7 +125,7 @@ class Judge:
         )
         if key not in self._cautions:
             self._cautions[key] = safety_factors_of(
-                on, plan, self._shape, self.confidence, correction
+                on, plan, self._shape, self.confidence, correction, self.ran
             )
         return self._cautions[key]
 
@@ -253,6 +261,8 @@ def machines(
     ]
     kept = [one for one in found if _runs_the_stock_engine(one.device)]
     others = sorted({one.device.vendor for one in found} - {*STOCK_VENDORS, "generic"})
+    unbuilt = {one.device.name for one in found if one.device.architecture in _WITHOUT_KERNELS}
+    others += sorted(unbuilt)
     if others:
         stock = f"stock {engine(DEFAULT_ENGINE).title}"
         progress(f"left out, because {stock} does not run there: {', '.join(others)}")
@@ -318,7 +328,7 @@ def offers(
         nodes: The machines.
         by_device: Calibrations by the name of the device that they were measured on.
     """
-    judge = Judge(selection.limits, selection.shape, selection.confidence)
+    judge = selection.judge
 
     def holds(on: Node, swept: Swept) -> bool:
         return selection.allows(swept.plan) and judge.holds(on, swept)

@@ -111,7 +111,10 @@ class LoadCurve:
             self._plan,
             self._selection.shape,
             found.correction or self._calibration,
-            Ran(protocol="closed" if self._rate is None else "open"),
+            Ran.of(
+                self._selection.workload.lengths,
+                "closed" if self._rate is None else "open",
+            ),
             output_tokens_per_s=found.point.output_tokens_per_s,
         )
 

@@ -15,6 +15,7 @@ from servetune.hardware import Device, Node
 from servetune.models import NetworkShape
 from servetune.perf.roofline import OperatingPoint, interval_of
 from servetune.perf.roofline import Phase as FoundPhase
+from servetune.perf.roofline.accuracy import Ran
 from servetune.perf.sweep import Offer
 from servetune.plan import Plan
 from servetune.report import (
@@ -64,7 +65,7 @@ def write_machines(path: Path, offers: Sequence[Offer], selection: Selection) ->
     """Write the page of several machines."""
     where = f"{len(offers)} machines"
     heading = _heading(selection.shape, where, selection.workload, selection.plan, "")
-    write_text(path, estimate_page(heading, machines=offer_costs(offers, selection.shape)))
+    write_text(path, estimate_page(heading, machines=offer_costs(offers, selection)))
 
 
 def _heading(
@@ -82,12 +83,13 @@ def _heading(
     )
 
 
-def offer_costs(offers: Sequence[Offer], shape: NetworkShape) -> tuple[MachineCost, ...]:
+def offer_costs(offers: Sequence[Offer], selection: Selection) -> tuple[MachineCost, ...]:
     """Costs of machines with the intervals of their predictions, cheapest first."""
-    return cheapest_first(_offer_cost(offer, shape) for offer in offers)
+    ran = Ran.of(selection.workload.lengths)
+    return cheapest_first(_offer_cost(offer, selection.shape, ran) for offer in offers)
 
 
-def _offer_cost(offer: Offer, shape: NetworkShape) -> MachineCost:
+def _offer_cost(offer: Offer, shape: NetworkShape, ran: Ran) -> MachineCost:
     node, best = offer.node, offer.best
     price = node.price
     if best is None:
@@ -101,7 +103,7 @@ def _offer_cost(offer: Offer, shape: NetworkShape) -> MachineCost:
             predicted=True,
         )
     rate = best.point.output_tokens_per_s
-    interval = interval_of(node, best.plan, shape, best.correction, output_tokens_per_s=rate)
+    interval = interval_of(node, best.plan, shape, best.correction, ran, output_tokens_per_s=rate)
     cost = best.cost_per_million_tokens_usd
     return MachineCost(
         machine=node.label,

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 import msgspec
 
 from servetune.api import choosing
-from servetune.api.choosing import Judge, Selection
+from servetune.api.choosing import Selection
 from servetune.api.estimate_commands import tune_commands
 from servetune.api.estimate_load import LoadCurve
 from servetune.api.estimate_plot import require_plottable, write_machines, write_roofline
@@ -427,7 +427,7 @@ def _estimation(
     if request.plot is not None:
         write_roofline(request.plot, best, load, node, shape, workload)
         progress(f"plot       {request.plot}")
-    held = load.held(Judge(selection.limits, shape, selection.confidence))
+    held = load.held(selection.judge)
     centre = held.concurrency if selection.limits else load.knee.concurrency
     commands = tune_commands(
         fitting,

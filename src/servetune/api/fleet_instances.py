@@ -425,7 +425,7 @@ def _size(asked: Candidates, layout: _Layout, copy: SimulatedCopy) -> SizedInsta
         resolved(layout.plan, asked.shape, node.device),
         asked.shape,
         calibration,
-        Ran(protocol="open"),
+        Ran.of(asked.workload.lengths, "open"),
     )
     start_up_s, source = asked.start_up.of(None)
     slow = beside.slower(interval.high_factor, interval.ttft_high_factor)

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from servetune.api.choosing import Judge, Miss, Remedy, Selection
+from servetune.api.choosing import Miss, Remedy, Selection
 from servetune.api.notes import progress
 from servetune.errors import PlanError
 from servetune.hardware import Node
@@ -163,8 +163,8 @@ class _Search:
         self.simulated = 0
         self._several = len(nodes) > 1
         self._correction_of = correction_of
-        self._judge = Judge(selection.limits, selection.shape, selection.confidence)
-        self._at_face_value = Judge(selection.limits, selection.shape, 0.5)
+        self._judge = selection.judge
+        self._at_face_value = msgspec.structs.replace(selection, confidence=0.5).judge
         self._count = self._face_value_count = 0
         self._nearest: Nearest | None = None
         self._holding: dict[tuple[Any, ...], _Found] = {}
@@ -223,6 +223,7 @@ class _Search:
                 swept.plan,
                 self.selection.shape,
                 swept.correction,
+                self._judge.ran,
                 output_tokens_per_s=swept.point.output_tokens_per_s,
             ),
         )

@@ -33,7 +33,13 @@ from servetune.errors import InputError, UnknownName
 from servetune.hardware import Device, Node, device, node
 from servetune.models import ExpertFeedForward, NetworkShape
 from servetune.perf import Calibration
-from servetune.perf.roofline import PlannedRun, PredictedRun, interval_of, length_moments
+from servetune.perf.roofline import (
+    LengthMoments,
+    PlannedRun,
+    PredictedRun,
+    interval_of,
+    length_moments,
+)
 from servetune.perf.roofline.accuracy import Ran
 from servetune.perf.roofline.runs import Protocol
 from servetune.plan import Plan
@@ -262,7 +268,7 @@ def prediction_columns(
         calibration: Calibration that narrows the interval.
     """
     point = predicted.point
-    ran = Ran(engine=run.engine, version=run.engine_version, protocol=run.protocol)
+    ran = ran_of(run)
     band = interval_of(
         run.node,
         run.plan,
@@ -287,6 +293,18 @@ def prediction_columns(
         "fits": "false" if predicted.misfit else "true",
         "error": predicted.misfit or "",
     }
+
+
+def ran_of(run: PlannedRun) -> Ran:
+    """Engine, release, protocol and kind of lengths of a row, on which its interval depends."""
+    lengths = run.lengths
+    moments = lengths if isinstance(lengths, LengthMoments) else length_moments(lengths)
+    return Ran(
+        engine=run.engine,
+        version=run.engine_version,
+        protocol=run.protocol,
+        mixed=moments.mixed,
+    )
 
 
 def _known(names: Mapping[str, str], given: str, kind: str) -> str:
@@ -358,7 +376,8 @@ def _lengths(row: Mapping[str, str], facts: RowFacts, equal: bool) -> LengthLaws
 def _spread(row: Mapping[str, str], name: str, mixed: bool) -> Law:
     """Law of a length: a number that is not whole is the mean of lengths that differ.
 
-    Both of a mixed set are means, so one that happens to be whole has its decimals: `194.0`.
+    Where one of the two is not whole, the other is a mean, too, if it is written with a decimal
+    point: `194.0`.
     """
     mean = _number(row, name)
     if mean.is_integer() and not (mixed and "." in row[name]):

@@ -32,7 +32,7 @@ def interval_of_trial(trial: Trial, study: StudyContext, predicted: Results) -> 
         plan,
         shape,
         _calibration_at(trial, plan, study, predicted),
-        Ran(protocol="closed" if trial.workload.closed_loop else "open"),
+        Ran.of(trial.workload.lengths, "closed" if trial.workload.closed_loop else "open"),
         output_tokens_per_s=predicted.output_throughput or 0.0,
     )
 

@@ -22,8 +22,10 @@ from servetune.engines import step_law_facts
 from servetune.hardware.device import Node
 from servetune.models.quantization import effective_quantization, quantization_named
 from servetune.models.shape import ExpertFeedForward, NetworkShape
+from servetune.perf.roofline.steady_state import length_moments
 from servetune.perf.roofline.tables import architecture_of
 from servetune.plan.plan import Plan
+from servetune.workload.lengths import Lengths
 
 #: Shares of a kind's rows at which its errors are stored.
 QUANTILES = tuple((2 * place + 1) / 20 for place in range(10))
@@ -111,11 +113,18 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
         engine: Engine whose kernels and overheads apply; the plan's if `None`.
         version: Release of it; the plan's if empty.
         protocol: Way in which requests come (`runs.Protocol`).
+        mixed: Whether its answers differ as those of conversations do (`LengthMoments.mixed`).
     """
 
     engine: str | None = None
     version: str = ""
     protocol: str = "closed"
+    mixed: bool = False
+
+    @staticmethod
+    def of(lengths: Lengths, protocol: str = "closed") -> Ran:
+        """Run of the plan's own engine and release with requests of these lengths."""
+        return Ran(protocol=protocol, mixed=length_moments(lengths).mixed)
 
 
 def kind_of_run(node: Node, plan: Plan, shape: NetworkShape, ran: Ran | None = None) -> Kind:

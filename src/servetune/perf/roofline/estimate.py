@@ -11,6 +11,7 @@ from servetune.errors import DoesNotFit
 from servetune.hardware.device import Device, Node
 from servetune.models import counting
 from servetune.models.shape import NetworkShape
+from servetune.perf.roofline.accuracy import Ran
 from servetune.perf.roofline.breakdown import StepPart, breakdown
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import Coefficients
@@ -232,7 +233,12 @@ def estimate(
         cached_fraction=cached_fraction,
         cost_per_million_output_tokens_usd=cost_usd,
         interval=interval_of(
-            node, filled, shape, here or calibration, output_tokens_per_s=streamed
+            node,
+            filled,
+            shape,
+            here or calibration,
+            Ran(mixed=moments.mixed),
+            output_tokens_per_s=streamed,
         ),
         coefficients=chosen.name,
         notes=(

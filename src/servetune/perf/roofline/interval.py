@@ -2,7 +2,8 @@
 
 The logarithm of measured over predicted time has a spread that depends on what of the plan was
 measured before: its device under its engine's release, its silicon and whether its kernels were,
-its kind of network, its storage, its link (`traits`). `data/intervals.toml` has one term of
+its kind of network, its storage, its link; and on how its requests come and whether their lengths
+differ as those of conversations do (`traits`). `data/intervals.toml` has one term of
 log(spread) for each trait, and the quantiles of log(measured / predicted) / spread, both from rows
 whose whole source the law's fit had not seen. Each source's quantiles are over a spread that was
 found without it, too, so that they hold the bias and the scatter of a source that nobody has seen.
@@ -215,6 +216,7 @@ def safety_factors_of(
     shape: NetworkShape,
     confidence: float,
     calibration: Calibration | None = None,
+    ran: Ran | None = None,
 ) -> SafetyFactors:
     """Factors on a plan's predicted times before limits judge them.
 
@@ -230,7 +232,7 @@ def safety_factors_of(
             f"got {confidence:g}",
             hint="0.5 takes predictions at face value; beyond 0.95 too few rows were held out",
         )
-    reach = _reach(kind_of_run(node, plan, shape), node, plan, shape, calibration)
+    reach = _reach(kind_of_run(node, plan, shape, ran), node, plan, shape, calibration, ran)
     return SafetyFactors(
         confidence=confidence,
         tpot_factor=_joined(
@@ -297,8 +299,7 @@ def _reach(
     calibration: Calibration | None,
     ran: Ran | None = None,
 ) -> _Reach:
-    protocol = (ran or Ran()).protocol
-    found = traits(run, node, plan, _seen(run), protocol, measured=all_measured(shape))
+    found = traits(run, node, plan, _seen(run), ran or Ran(), measured=all_measured(shape))
     spreads = {time: _spread(time, found) for time in ("tpot", "ttft")}
     if calibration is not None and calibration.tpot_anchors:
         if calibration.tpot_doubt is not None and calibration.ttft_doubt is not None:
@@ -355,7 +356,7 @@ def traits(
     node: Node,
     plan: Plan,
     seen: str,
-    protocol: str,
+    ran: Ran,
     *,
     measured: bool,
 ) -> tuple[str, ...]:
@@ -367,7 +368,7 @@ def traits(
         plan: Its plan.
         seen: What of it was measured under its engine's release: `device`, `architecture`, or
             `nothing`.
-        protocol: Way in which its requests come (`runs.Protocol`).
+        ran: How it is made: the way in which its requests come, and whether its answers differ.
         measured: Whether all kinds of layers of its network were measured.
     """
     if plan.tensor_parallel == 1 and plan.data_parallel == 1:
@@ -383,7 +384,8 @@ def traits(
         f"engine:{kind.engine}",
         f"link:{link}",
         f"vendor:{node.device.vendor}",
-        f"load:{_LOADS.get(protocol, 'users')}",
+        f"load:{_LOADS.get(ran.protocol, 'users')}",
+        f"lengths:{'mixed' if ran.mixed else 'stated'}",
         f"kernels:{'measured' if tabled(kind.architecture) else 'assumed'}",
         f"release:{kind.release}",
     )

@@ -100,6 +100,11 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
 _AS_PRICED = Correction()
 
 
+#: Standard deviation over mean of lengths that are drawn evenly from none to the longest, and a
+#: little more.
+_EVEN_SPREAD = 0.6
+
+
 class LengthMoments(msgspec.Struct, frozen=True, kw_only=True):
     """The means of a law of lengths that step times depend on.
 
@@ -130,6 +135,14 @@ class LengthMoments(msgspec.Struct, frozen=True, kw_only=True):
     shared_pairs: float = 0.0
     prefixes: int = 1
     answers: tuple[float, ...] = ()
+
+    @property
+    def mixed(self) -> bool:
+        """Whether answers differ more than those drawn evenly from none to the longest.
+
+        As the answers of conversations do, of which a table often says the mean alone.
+        """
+        return self.output_spread_tokens > _EVEN_SPREAD * self.output_tokens
 
     def sequences_in(self, kv_tokens: float, tokens_each: float) -> float:
         """Sequences of so many tokens that a cache holds, each different beginning once.
