@@ -94,6 +94,12 @@ def test_silicon_that_the_engine_is_not_built_for_is_not_offered():
     assert not offered & {"P40", "MI50-32GB", "MI100", "RX 6900 XT", "TPU v4"}
 
 
+def test_a_device_that_is_alone_in_its_machine_is_not_offered_in_pairs():
+    counts = {(one.device.name, one.device_count) for one in machines("gpu")}
+    assert {("RTX 4090 Laptop", 1), ("GB10", 1), ("RTX 4090", 8)} <= counts
+    assert not counts & {("RTX 4090 Laptop", 2), ("Jetson AGX Thor", 2), ("GB10", 2)}
+
+
 def test_the_text_names_the_cheapest_per_hour_and_per_token(servetune):
     done = servetune("estimate", "--model", "Qwen/Qwen3-8B", "--instance", "all", "--top", "3")
     assert done.returncode == 0, done.stderr

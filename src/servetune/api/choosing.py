@@ -39,6 +39,8 @@ STOCK_VENDORS = ("NVIDIA", "AMD")
 #: capability 7.0, and AMD's that vLLM's installation guide does not list (November 2026).
 _WITHOUT_KERNELS = frozenset({"pascal", "vega", "cdna", "rdna2"})
 COUNTS = (1, 2, 4, 8)
+#: Words in the names of devices that are soldered into a machine of their own, one each.
+_ALONE = ("Laptop", "Jetson", "GB10", "Ryzen")
 
 #: With which predictions hold limits where nobody says. After anchors it is the level that kept
 #: most of the best throughput of those at which 95% of picks held;
@@ -252,7 +254,7 @@ def machines(
         found = [
             _priced_as(node(gpu=name, count=count), cheapest.get((name, count)))
             for name in device_names()
-            for count in ((device_count,) if device_count else COUNTS)
+            for count in ((device_count,) if device_count else _counts_of(name))
         ]
     found = [
         one
@@ -273,6 +275,10 @@ def machines(
             hint="leave --num-gpus out, or compare --gpu all or --service all",
         )
     return kept
+
+
+def _counts_of(name: str) -> tuple[int, ...]:
+    return (1,) if any(word in name for word in _ALONE) else COUNTS
 
 
 def _runs_the_stock_engine(found: Device) -> bool:
