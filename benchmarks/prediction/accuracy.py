@@ -7,7 +7,7 @@ those, and prints medians and means of absolute errors and the share that the in
 interval is made without the group that it is judged by. Published runs of `reports.py` whose
 predictions were looked at count as one more laboratory of the intervals. `--write` stores what
 ships with the package: the kinds of measured runs (`perf/roofline/data/accuracy.csv`), the spread
-by traits (`intervals.toml`) and the pages of `docs/accuracy/`. Half an hour on two cores.
+by traits (`intervals.toml`) and the pages of `docs/accuracy/`. Twenty minutes on two cores.
 
 | split | groups left out whole, in turn |
 |---|---|
