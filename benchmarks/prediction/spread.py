@@ -12,9 +12,10 @@ from servetune.perf.roofline.interval import log_spread
 
 Traits = tuple[str, ...]
 
-#: Weight of a term of the spread against no term, by time, near what `spread_choice.py` finds; and
-#: share of the rows of sources that were left out between the two ends of an interval: as stated,
-#: and of first tokens more, whose errors strangers have larger ones of than laboratories.
+#: Weight of a term of the spread against no term, by time, and share of the rows of sources that
+#: were left out between the two ends of an interval: as stated, and of first tokens more, as
+#: strangers' errors of them are larger than laboratories'. `spread_choice.py` finds 0.1 and 0.3,
+#: and 0.92 and 0.93; benchmarks/prediction/README.md says why these are kept.
 RIDGES = {"tpot": 0.03, "ttft": 0.1}
 HELD = {"tpot": 0.90, "ttft": 0.93}
 #: Width over which the loss of the regression is smooth, and the least error that counts.
