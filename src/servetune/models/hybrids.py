@@ -202,6 +202,23 @@ def kv_heads_of(keys: Keys, heads: int, key: str = "num_key_value_heads") -> int
     return kv_heads
 
 
+def _kda(
+    keys: Keys, heads: int, head_dim: int, *, decay_rank: int, gate_rank: int | None = None
+) -> LinearAttention:
+    """Kimi Delta Attention: linear attention with a decay for each channel of a key."""
+    return LinearAttention(
+        key_heads=heads,
+        value_heads=heads,
+        key_dim=head_dim,
+        value_dim=head_dim,
+        conv_width=keys.positive("short_conv_kernel_size"),
+        decay="channel",
+        decay_rank=decay_rank,
+        gate_rank=gate_rank,
+        state_dtype="fp32",  # vLLM 0.32 resolves `auto` to it for Kimi's
+    )
+
+
 # Kimi Linear and Kimi K3: KDA, latent attention without RoPE, experts of another width.
 
 
@@ -210,17 +227,8 @@ def kimi(keys: Keys, layer: int) -> Mixer:
     linear_layers = linear.members("kda_layers")
     if layer + 1 in linear_layers:  # counted from one
         heads, head_dim = linear.positive("num_heads"), linear.positive("head_dim")
-        return LinearAttention(
-            key_heads=heads,
-            value_heads=heads,
-            key_dim=head_dim,
-            value_dim=head_dim,
-            conv_width=linear.positive("short_conv_kernel_size"),
-            decay="channel",
-            decay_rank=head_dim,
-            gate_rank=None if linear.flag("use_full_rank_gate") else head_dim,
-            state_dtype="fp32",  # vLLM 0.32 resolves `auto` to it here
-        )
+        gate_rank = None if linear.flag("use_full_rank_gate") else head_dim
+        return _kda(linear, heads, head_dim, decay_rank=head_dim, gate_rank=gate_rank)
     if linear_layers and layer + 1 not in linear.members("full_attn_layers"):
         raise keys.wrong(f"neither 'kda_layers' nor 'full_attn_layers' names layer {layer + 1}")
     return latent_attention(keys, output_gate=keys.flag("mla_use_output_gate"))
@@ -716,17 +724,9 @@ def bailing_hybrid(keys: Keys, layer: int) -> Mixer:
         raise keys.not_modelled(f"has layers of type '{kind}'")
     heads, head_dim = keys.positive("num_attention_heads"), keys.positive("head_dim")
     hidden, width = keys.positive("hidden_size"), heads * head_dim
-    return LinearAttention(
-        key_heads=heads,
-        value_heads=heads,
-        key_dim=head_dim,
-        value_dim=head_dim,
-        conv_width=keys.positive("short_conv_kernel_size"),
-        decay="channel",
-        # The rank at which two matrices have as many parameters as the one of full rank.
-        decay_rank=max(1, round(hidden * width / (hidden + width))),
-        state_dtype="fp32",  # as for Kimi's layers of the same kind
-    )
+    # The rank at which two matrices have as many parameters as the one of full rank.
+    rank = max(1, round(hidden * width / (hidden + width)))
+    return _kda(keys, heads, head_dim, decay_rank=rank)
 
 
 # Hunyuan: experts beside a dense part in all layers; in Large, every second layer reads the

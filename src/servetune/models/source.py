@@ -46,7 +46,8 @@ class CatalogueModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     Attributes:
         published_parameters: Parameters of the whole checkpoint, as stated by its publisher.
-        other_parameters: Parameters outside the decoder: vision tower, extra heads.
+        tower_parameters: Parameters of towers for images or sound, which engines load.
+        other_parameters: Further parameters outside the decoder, such as extra heads.
         source: Origin of the numbers.
         config: Keys of its `config.json` that determine the shape.
         published_within: Rounding of the published count, as a fraction.
@@ -56,6 +57,7 @@ class CatalogueModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     published_parameters: int
     source: str
     config: JsonObject
+    tower_parameters: int = 0
     other_parameters: int = 0
     published_within: float = 0.005
     also: tuple[str, ...] = ()
@@ -88,6 +90,7 @@ class CheckpointSampling(msgspec.Struct, frozen=True, kw_only=True):
         return self.repetition_penalty not in (None, 1.0)
 
 
+#: Origin of a configuration that was fetched before.
 _CACHE = "the Hugging Face cache on this machine"
 
 
@@ -107,7 +110,7 @@ def load_shape(model: str | Path, *, catalogue_first: bool = False) -> NetworkSh
         return shape_from_config(config, name=name, source=source)
     except InputError:
         # The hub's file may be of a class around the network, which the catalogue has alone.
-        if not source.startswith(_CACHE) or _catalogue_name(name) is None:
+        if source != _CACHE or _catalogue_name(name) is None:
             raise
         name, config, source = _from_catalogue(name)
         return shape_from_config(config, name=name, source=source)
@@ -374,6 +377,8 @@ def _from_catalogue(name: str) -> tuple[str, Config, str]:
     quantized = quantized_checkpoints().get(name)
     entry = catalogue()[quantized.base if quantized else name]
     config = dict(entry.config)
+    if entry.tower_parameters:
+        config["vision_parameters"] = entry.tower_parameters
     if quantized:
         config["quantization_config"] = quantized.quantization_config
     return name, config, f"servetune's catalogue: {entry.source}"

@@ -5,7 +5,7 @@ Three layouts cover the published towers whose configuration gives every dimensi
 against the model classes of transformers 5.19 (2026-11), except for Kimi K3's tower, whose
 class is not in it: it is counted as Kimi K2.5's without biases, which may be wrong by some
 millions. Other towers, and those that lack a dimension, count as zero, but for models of the
-catalogue, whose entries state the number (`vision_parameters`).
+catalogue, whose entries state the number (`tower_parameters`).
 """
 
 from __future__ import annotations

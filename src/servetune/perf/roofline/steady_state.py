@@ -138,9 +138,9 @@ class LengthMoments(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mixed(self) -> bool:
-        """Whether answers differ more than those drawn evenly from none to the longest.
+        """Whether answers differ more than lengths drawn evenly from none to the longest do.
 
-        As the answers of conversations do, of which a table often says the mean alone.
+        Those of conversations do, and tables often state only their mean.
         """
         return self.output_spread_tokens > _EVEN_SPREAD * self.output_tokens
 
