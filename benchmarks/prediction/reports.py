@@ -62,8 +62,10 @@ collected first, some; of those collected on 2026-11-28, all that are sound; of 
 2026-11-29, bursts and a few others. Each later day was judged once before anybody had looked:
 
 {blind}
-The tables below are of the {unseen} that nobody has looked at. {doubtful} doubtful ones (failed
-requests, an abnormal slowness that was reported, parts that were guessed) count nowhere else.
+The tables below are of the {unseen} that nobody has looked at one by one; their held shares as a
+whole were in view where the width of intervals was chosen, so that only the table above judges it.
+{doubtful} doubtful ones (failed requests, an abnormal slowness that was reported, parts that were
+guessed) count nowhere else.
 """
 #: What each later collection said before anything was chosen by it: the law of a commit with this
 #: table. Rows were mended in between, see the README.
