@@ -350,6 +350,21 @@ def test_drafts_may_be_given_and_shorten_gaps(servetune):
     refused(servetune(*PLAN, "--draft-acceptance", "0.9", *load), "drafts no tokens")
 
 
+def test_copies_that_are_chosen_at_random_have_the_longer_tail(servetune):
+    """At four fifths of what is served, where chance leaves some copies with a queue."""
+    copies = ("--num-gpus", "4", "--replicas", "4", "--server-args", "max_num_seqs=8")
+    load = (*copies, "--rate", "8", "--input-len", "500", "--output-len", "50", "--json")
+    p99_ms = {}
+    for rule in ("round-robin", "least-outstanding", "random"):
+        record = data(servetune(*PLAN, *load, "--routing", rule))
+        assert record["config"]["server_args"]["routing"] == rule
+        p99_ms[rule] = record["results"]["p99_e2e_latency_ms"]
+    assert p99_ms["random"] > 1.1 * max(p99_ms["round-robin"], p99_ms["least-outstanding"])
+    unnamed = data(servetune(*PLAN, *load))["results"]["p99_e2e_latency_ms"]
+    assert unnamed == p99_ms["round-robin"]
+    refused(servetune(*PLAN, "--routing", "random", "--rate", "1", *SHORT), "needs several copies")
+
+
 def test_prompts_may_be_computed_by_copies_of_their_own(servetune, tmp_path):
     cards = ("simulate", "--model", "Qwen/Qwen3-4B", "--gpu", "L4", "--num-gpus", "4")
     load = ("--rate", "1", "--requests", "30", *SHORT)
@@ -362,6 +377,8 @@ def test_prompts_may_be_computed_by_copies_of_their_own(servetune, tmp_path):
     one = servetune(*PLAN, "--prefill-replicas", "1", *load)
     refused(one, "needs 2 devices (one replica, and 1 for prompts)")
     refused(servetune(*cards, "--kv-link", "node", *load), "needs separate copies for prompts")
+    linked = servetune(*cards, "--prefill-replicas", "2", "--kv-link", "node", *load, "--json")
+    assert data(linked)["config"]["server_args"]["kv_link"] == "node"
 
 
 @pytest.mark.parametrize(

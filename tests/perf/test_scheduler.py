@@ -242,6 +242,31 @@ def test_replicas_take_turns_and_ranks_balance_their_load() -> None:
     assert chosen == [groups[0][0], groups[1][0], groups[0][1], groups[1][1]]
 
 
+def test_a_copy_is_chosen_by_chance_or_by_how_many_requests_it_has() -> None:
+    copies = [[Scheduler(config(), LinearLaw())] for _ in range(4)]  # type: ignore[arg-type]
+
+    def chosen(router: Router, count: int) -> list[int]:
+        found = []
+        for index in range(count):
+            scheduler = router.choose()
+            scheduler.enqueue(Sequence(index, 4, 4))
+            found.append(next(n for n, (rank,) in enumerate(copies) if rank is scheduler))
+        return found
+
+    by_chance = chosen(Router(copies, among="random", seed=1), 400)
+    assert all(70 < by_chance.count(copy) < 130 for copy in range(4))
+    fullest = max(range(4), key=by_chance.count)
+    behind = 4 * by_chance.count(fullest) - 400
+    levelling = chosen(Router(copies, among="least-outstanding"), behind)
+    assert fullest not in levelling
+    assert {rank.waiting for (rank,) in copies} == {by_chance.count(fullest)}
+    few = Router(copies, among="least-outstanding")
+    few.serving = (1, 3)
+    assert chosen(few, 4) == [1, 3, 1, 3]
+    with pytest.raises(UnknownName, match="by-weight"):
+        Router(copies, among="by-weight")  # type: ignore[arg-type]
+
+
 def test_backwards_arrival_times_are_refused() -> None:
     with pytest.raises(PlanError, match="before the one above it"):
         served(requests_of([(4, 4), (4, 4)], [5.0, 1.0]), config())

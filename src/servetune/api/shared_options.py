@@ -234,8 +234,17 @@ class Copies(msgspec.Struct, frozen=True, kw_only=True):
     group: ClassVar[str] = "Plan"
 
     replicas: Annotated[
-        FleetCount, option("Number of copies, which take turns.", metavar="COUNT")
+        FleetCount, option("Number of copies behind one address.", metavar="COUNT")
     ] = 1
+    routing: Annotated[
+        str | None,
+        option(
+            "Rule that chooses the copy for a request, with --replicas; an endpoint of SageMaker "
+            "that names none does so at random.",
+            choices=("round-robin", "random", "least-outstanding"),
+            default="round-robin",
+        ),
+    ] = None
     prefill_replicas: Annotated[
         FleetCount | None,
         option(
@@ -248,16 +257,24 @@ class Copies(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
     def require_agreement(self) -> None:
-        """Refuse a link for caches where no copy computes prompts for others.
+        """Refuse a rule for one copy, and a link for caches where no copy computes prompts.
 
         Raises:
-            InputError: There is one.
+            InputError: There is such a rule or link.
         """
+        if self.routing is not None and self.replicas == 1:
+            raise InputError(
+                "--routing needs several copies", hint="give their number with --replicas"
+            )
         if self.kv_link is not None and self.prefill_replicas is None:
             raise InputError(
                 "--kv-link needs separate copies for prompts",
                 hint="give their number with --prefill-replicas, or leave --kv-link out",
             )
+
+    def settings(self) -> dict[str, str | None]:
+        """Settings of the deployment around the copies, by name; `None` where not given."""
+        return {"routing": self.routing, "kv_link": self.kv_link}
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -58,6 +58,7 @@ from servetune.store.register import run_to_continue
 from servetune.trials import (
     StudyContext,
     Trial,
+    engine_alone,
     simulated_requests,
     simulated_with_requests,
     trials_of,
@@ -409,9 +410,8 @@ def _simulate(
     artifacts = Artifacts(request.out, STEM) if request.out else None
     if artifacts:
         _require_free(artifacts)
-    require_known_settings(
-        engine(request.plan.engine), trial.plan, allow_unknown=request.plan.allow_unknown
-    )
+    served_by, alone = engine(request.plan.engine), engine_alone(trial.plan)
+    require_known_settings(served_by, alone, allow_unknown=request.plan.allow_unknown)
     note_idle(without_effect(trial.plan))
     record, run = simulated_with_requests(
         trial, context, _counted(on_progress, trial.workload.request_count)
@@ -585,13 +585,14 @@ def simulated_trial(request: Simulation) -> tuple[Trial, StudyContext]:
     space.require_sound()
     words = ("tensor_parallel", "quantization", "kv_cache_dtype", "max_model_len")
     chosen = {_word(name, field): getattr(plan, field) for field in words}
-    server = _joined(space, "server", {**chosen, "kv_link": copies.kv_link}, name)
+    server = _joined(space, "server", chosen, name)
     swept = {name for axis in space.client for name in axis.names}
     client = _joined(space, "client", _client_settings(request, swept), name)
     _require_arrivals(client)
     fields = {
         "replicas": copies.replicas,
         "prefill_replicas": copies.prefill_replicas,
+        **copies.settings(),
         "draft_tokens": drafts.draft_tokens,
         "draft_method": drafts.draft_method,
         "draft_acceptance_fraction": drafts.draft_acceptance_fraction,

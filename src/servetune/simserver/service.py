@@ -15,6 +15,7 @@ from servetune.perf.sim.disaggregation import PrefillPool, prefill_pool_of
 from servetune.perf.sim.scheduler_config import (
     batch_in_flight,
     check_context_fits,
+    copy_routing_of,
     routing_of,
     scheduler_config_of,
 )
@@ -50,6 +51,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
             self.law,
             EngineLayout(
                 replicas=self.plan.replicas,
+                copy_routing=copy_routing_of(self.plan),
                 ranks=self.plan.data_parallel,
                 batches=self.plan.pipeline_parallel,
                 routing=routing_of(self.plan),

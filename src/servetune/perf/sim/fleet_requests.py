@@ -53,23 +53,8 @@ class FleetRun(msgspec.Struct, frozen=True, kw_only=True):
     fixed_requests: frozenset[int] = frozenset()
 
 
-class _LeastOutstanding(Router):
-    """Router to the copy with the fewest requests among those that serve; ties take turns."""
-
-    def __init__(self, copies: Several[Several[Scheduler]]) -> None:
-        super().__init__(copies)
-        self.serving: list[int] = []
-
-    def choose(self) -> Scheduler:
-        self._turn += 1
-        count = len(self.serving)
-        start = self._turn % count
-        order = (*self.serving[start:], *self.serving[:start])
-        chosen = min(order, key=self._outstanding)
-        return min(self._replicas[chosen], key=lambda rank: rank.waiting + rank.running)
-
-    def _outstanding(self, copy: int) -> int:
-        return sum(rank.waiting + rank.running for rank in self._replicas[copy])
+def _least_outstanding(copies: Several[Several[Scheduler]]) -> Router:
+    return Router(copies, "shortest_queue", "least-outstanding")
 
 
 class _ByCapacity(Router):
@@ -82,9 +67,7 @@ class _ByCapacity(Router):
         seed: Seed of the draws.
     """
 
-    def __init__(
-        self, scaled: _LeastOutstanding, fixed: _LeastOutstanding, fixed_weight: float, seed: int
-    ) -> None:
+    def __init__(self, scaled: Router, fixed: Router, fixed_weight: float, seed: int) -> None:
         super().__init__([])
         self._scaled, self._fixed, self._fixed_weight = scaled, fixed, fixed_weight
         self._rng = np.random.default_rng(seed)
@@ -113,15 +96,14 @@ class _FleetRun(VirtualRun):
         self._last_due_s = run.requests[-1].due_s
         self.instance_s = 0.0
         self.serving: list[int] = []
-        assert isinstance(self._router, _LeastOutstanding)
         self._least = self._router
-        self._least.serving = list(range(tracker.serving * copies))
+        self._least.serving = range(tracker.serving * copies)
         self._fixed_ranks = self._beside(fixed, seed) if fixed is not None else []
         self.events.enter(tracker.policy.period_s, DEADLINE, self._observe)
         self.fixed_requests: set[int] = set()
 
     def _new_router(self, copies: Several[Several[Scheduler]], layout: EngineLayout) -> Router:
-        return _LeastOutstanding(copies)
+        return _least_outstanding(copies)
 
     def _beside(self, fixed: FixedInstances, seed: int) -> list[Rank]:
         """Ranks of the instances that always run, with their share of the requests."""
@@ -129,8 +111,7 @@ class _FleetRun(VirtualRun):
         layout = msgspec.structs.replace(run.layout, replicas=replicas)
         copies = self._new_copies(run.config, run.law, layout)
         ranks = [rank for copy in copies for rank in copy]
-        router = _LeastOutstanding([[rank.scheduler for rank in copy] for copy in copies])
-        router.serving = list(range(replicas))
+        router = _least_outstanding([[rank.scheduler for rank in copy] for copy in copies])
         weight = fixed.count * fixed.relative_capacity * self._copies
         self._router = _ByCapacity(self._least, router, weight, seed)
         self.ranks += ranks
@@ -154,7 +135,7 @@ class _FleetRun(VirtualRun):
             each.scheduler.waiting + each.scheduler.running for each in self._fixed_ranks
         )
         tracker.observe(now_s, self._in_flight - elsewhere)
-        self._least.serving = list(range(tracker.serving * self._copies))
+        self._least.serving = range(tracker.serving * self._copies)
         if now_s + period_s <= self._last_due_s:
             self.events.enter(now_s + period_s, DEADLINE, self._observe)
 

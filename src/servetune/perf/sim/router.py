@@ -7,6 +7,8 @@ from collections.abc import Sequence as Several
 from types import MappingProxyType
 from typing import Literal
 
+import numpy as np
+
 from servetune.errors import UnknownName
 from servetune.perf.sim.scheduler import Scheduler
 
@@ -28,7 +30,7 @@ def _cache_pressure(rank: Scheduler) -> float:
     return rank.waiting + rank.running + weight * rank.waiting
 
 
-def _shortest_queue(rank: Scheduler) -> float:
+def _shortest_queue(rank: Scheduler) -> int:
     return rank.waiting + rank.running
 
 
@@ -50,31 +52,69 @@ ROUTINGS: Mapping[str, Callable[[Scheduler], float] | None] = MappingProxyType(
 )
 
 
+CopyRouting = Literal["round-robin", "random", "least-outstanding"]
+"""Rules that choose the copy for a request: in turn, by chance (the default of an endpoint of
+SageMaker that names none), or the one with the fewest requests in flight."""
+
+
 class Router:
-    """Replicas take turns; inside one, a data-parallel rank is chosen by `routing`.
+    """Router of requests to copies, and inside one to a data-parallel rank by `routing`.
 
     Ties go to the rank with the lowest number; with `cache_pressure` to the first from one that
-    changes every time.
+    changes every time, as with copies that have as many requests.
+
+    Attributes:
+        serving: Numbers of the copies that take requests.
 
     Raises:
         UnknownName: There is no such routing.
     """
 
     def __init__(
-        self, replicas: Several[Several[Scheduler]], routing: Routing = "cache_pressure"
+        self,
+        replicas: Several[Several[Scheduler]],
+        routing: Routing = "cache_pressure",
+        among: CopyRouting = "round-robin",
+        seed: int = 0,
     ) -> None:
         if routing not in ROUTINGS:
             raise UnknownName("routing", routing, ROUTINGS)
+        rules: dict[str, Callable[[int], int]] = {
+            "round-robin": self._in_turn,
+            "random": self._by_chance,
+            "least-outstanding": self._least_outstanding,
+        }
+        if among not in rules:
+            raise UnknownName("routing", among, rules)
         self._replicas = replicas
+        self.serving: Several[int] = range(len(replicas))
         self._load = ROUTINGS[routing]
         self._rotates = routing == "cache_pressure"
-        self._turn = 0
+        self._copy_for = rules[among]
+        self._chance = np.random.default_rng(seed)
+        self._turn, self._turns = 0, [0] * len(replicas)
 
     def choose(self) -> Scheduler:
-        turn, count = divmod(self._turn, len(self._replicas))
-        ranks = self._replicas[count]
+        copy = self.serving[self._copy_for(self._turn)] if len(self._replicas) > 1 else 0
         self._turn += 1
+        ranks, turn = self._replicas[copy], self._turns[copy]
+        self._turns[copy] += 1
         if self._load is None:
             return ranks[turn % len(ranks)]
         start = turn % len(ranks) if self._rotates else 0
         return min((*ranks[start:], *ranks[:start]), key=self._load)
+
+    def _in_turn(self, turn: int) -> int:
+        return turn % len(self.serving)
+
+    def _by_chance(self, turn: int) -> int:
+        return int(self._chance.integers(len(self.serving)))
+
+    def _least_outstanding(self, turn: int) -> int:
+        """Position of the copy with the fewest requests; ties take turns."""
+        count = len(self.serving)
+        order = ((turn + ahead) % count for ahead in range(count))
+        return min(order, key=lambda position: self._outstanding(self.serving[position]))
+
+    def _outstanding(self, copy: int) -> int:
+        return sum(_shortest_queue(rank) for rank in self._replicas[copy])

@@ -9,7 +9,7 @@ import msgspec
 from servetune.engines import DEFAULT_ENGINE, Memory, caches_prefixes, engine
 from servetune.errors import NotSimulated, PlanError, UnknownName
 from servetune.perf.roofline.drafting import acceptance_of, drafts_on_device
-from servetune.perf.sim.router import Routing
+from servetune.perf.sim.router import CopyRouting, Routing
 from servetune.perf.sim.scheduler_choice import variant_of
 from servetune.perf.sim.sequence import QueueOrder, SchedulerConfig
 from servetune.plan import Plan, Setting
@@ -26,6 +26,7 @@ _READ_SETTINGS = frozenset(
         "max_prefill_tokens",
         "max_waiting_tokens",
         "num_gpu_blocks_override",
+        "routing",
         "schedule_conservativeness",
         "schedule_policy",
         "scheduling_policy",
@@ -141,6 +142,24 @@ def routing_of(plan: Plan) -> Routing:
         names = [str(name) for name in methods if name]
         raise UnknownName("load_balance_method", str(method), names)
     return methods[method]
+
+
+def copy_routing_of(plan: Plan) -> CopyRouting:
+    """Rule that chooses the copy for a request, by a plan's setting `routing`.
+
+    Raises:
+        UnknownName: There is no such rule, or it is not simulated.
+    """
+    rules: dict[Setting, CopyRouting] = {
+        None: "round-robin",
+        "round-robin": "round-robin",
+        "random": "random",
+        "least-outstanding": "least-outstanding",
+    }
+    rule = dict(plan.extra).get("routing")
+    if rule not in rules:
+        raise UnknownName("routing", str(rule), [str(name) for name in rules if name])
+    return rules[rule]
 
 
 def _block_count(given: Setting) -> int | None:

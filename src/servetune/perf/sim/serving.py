@@ -24,7 +24,7 @@ from servetune.perf.sim.disaggregation import PrefillPool
 from servetune.perf.sim.event_queue import EventQueue
 from servetune.perf.sim.kvcache import PagedCache
 from servetune.perf.sim.prefill_only import PrefillOnlyScheduler
-from servetune.perf.sim.router import Router, Routing
+from servetune.perf.sim.router import CopyRouting, Router, Routing
 from servetune.perf.sim.scheduler import Scheduler, cache_of
 from servetune.perf.sim.scheduler_choice import scheduler_for
 from servetune.perf.sim.sequence import SchedulerConfig, Sequence
@@ -41,7 +41,9 @@ class EngineLayout(msgspec.Struct, frozen=True, kw_only=True):
     """Schedulers of one engine.
 
     Attributes:
-        replicas: Copies, which take turns.
+        replicas: Copies.
+        copy_routing: Choice of the copy for a request.
+        seed: Seed of that choice, where it is by chance.
         ranks: Data-parallel ranks in each copy, and in each copy of the prefill pool.
         batches: Batches that each rank's pipeline has in flight, each with a scheduler.
         routing: Choice among the ranks of a copy.
@@ -51,6 +53,8 @@ class EngineLayout(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     replicas: int = 1
+    copy_routing: CopyRouting = "round-robin"
+    seed: int = 0
     ranks: int = 1
     batches: int = 1
     routing: Routing = "cache_pressure"
@@ -276,7 +280,7 @@ class ServingCore(ABC, Generic[RankT]):
 
     def _new_router(self, copies: Several[Several[Scheduler]], layout: EngineLayout) -> Router:
         """Router of requests to the ranks of the copies."""
-        return Router(copies, layout.routing)
+        return Router(copies, layout.routing, layout.copy_routing, layout.seed)
 
     @abstractmethod
     def _new_rank(self, scheduler: Scheduler) -> RankT:

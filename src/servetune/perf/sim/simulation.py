@@ -31,6 +31,7 @@ from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.scheduler_config import (
     batch_in_flight,
     check_context_fits,
+    copy_routing_of,
     routing_of,
     scheduler_config_of,
 )
@@ -220,6 +221,8 @@ def prepared_run(
     )
     layout = EngineLayout(
         replicas=filled.replicas,
+        copy_routing=copy_routing_of(filled),
+        seed=workload.seed,
         ranks=filled.data_parallel,
         batches=filled.pipeline_parallel,
         routing=routing_of(filled),
