@@ -73,6 +73,8 @@ METRICS: Mapping[str, tuple[str, Callable[[OperatingPoint, int], float]]] = {
         lambda point, _: point.e2e_ms / 1e3,
     ),
 }
+#: Time in which users of the multi-replica study sent requests.
+SENDING_S = 90.0
 STUDIES = ("jumpstart_study_2024-01", "multi_replica_study_2024-01")
 FITTED = "Llama 2 7B"
 #: One network and one machine under two names: too like the fit to count as unseen.
@@ -142,10 +144,21 @@ def main() -> int:
 def read(data: Path) -> list[Published]:
     """The figures of both studies that a prediction can be held against.
 
-    Numbers of requests are the throughput over again, and success is not predicted.
+    Success is not predicted. The multi-replica study divides all answers by the time until the last
+    one. Its users sent for 90 s; what was then in flight came after, so that the rest is the rate
+    of 90 s, which is the same within 2% from 200 users on.
     """
     with (data / "seed_measurements.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["source"] in STUDIES]
+    answered = {
+        row["concurrency"]: float(row["value"])
+        for row in rows
+        if row["metric"] == "requests_completed"
+    }
+    for row in rows:
+        if row["metric"] == "request_throughput":
+            users = row["concurrency"]
+            row["value"] = str((answered[users] - float(users)) / SENDING_S)
     return [
         Published(
             model=row["model"],

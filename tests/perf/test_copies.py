@@ -13,10 +13,11 @@ from servetune.perf.roofline.factors import plan_coefficients
 from servetune.plan import Plan
 from servetune.workload import LengthLaws, Workload
 
-#: Users to requests per second of eight copies of Llama 2 13B on ml.p4d.24xlarge (2024).
+#: Users to requests answered by eight copies of Llama 2 13B on ml.p4d.24xlarge in 90 s and after,
+#: when only what was in flight was answered (2024).
 EIGHT_COPIES = {
-    100: 24.741461, 150: 26.316863, 200: 26.720773, 250: 25.82929, 300: 25.662124,
-    350: 26.713271, 400: 24.161486, 450: 26.138126, 500: 26.170628,
+    100: 2322, 150: 2543, 200: 2648, 250: 2769, 300: 2776,
+    350: 2827, 400: 2880, 450: 2934, 500: 2976,
 }  # fmt: skip
 
 
@@ -29,7 +30,7 @@ def test_copies_on_one_machine_do_less_than_as_many_alone_and_more_than_one_copy
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi"])
 def test_the_estimate_and_the_simulator_count_what_copies_cost_each_other(engine: str) -> None:
-    """N copies do less than N times one, by about what the law says, and never exactly N."""
+    """N copies do less than N times one, by what the law says; the simulator to a percent."""
     shape = load_shape("meta-llama/Llama-2-13b-hf", catalogue_first=True)
     load = Workload.of(LengthLaws.fixed(500, 50), request_count=64)
     plan = Plan(model="m", engine=engine, max_num_seqs=16, max_model_len=2048)
@@ -38,7 +39,7 @@ def test_the_estimate_and_the_simulator_count_what_copies_cost_each_other(engine
     one_per_s = performance_at(shape, machine, plan, load, 8).output_tokens_per_s
     four_per_s = performance_at(shape, machine, four, load, 32).output_tokens_per_s
     assert four_per_s < 4 * one_per_s
-    assert four_per_s == pytest.approx(4 * one_per_s * host_fraction(4), rel=0.004)
+    assert four_per_s == pytest.approx(4 * one_per_s * host_fraction(4), rel=0.0005)
     served_per_s = []
     for each in (plan, four):
         copies = each.replicas
@@ -46,22 +47,22 @@ def test_the_estimate_and_the_simulator_count_what_copies_cost_each_other(engine
             LengthLaws.fixed(500, 50), request_count=64 * copies, concurrency=8 * copies
         )
         served_per_s.append(64 * copies / simulate(each, shape, machine, asked).duration_s)
-    assert served_per_s[1] < 4 * served_per_s[0]
-    assert served_per_s[1] == pytest.approx(4 * served_per_s[0] * host_fraction(4), rel=0.03)
+    assert served_per_s[1] == pytest.approx(4 * served_per_s[0] * host_fraction(4), rel=0.01)
 
 
-def test_eight_copies_do_what_the_published_ones_did() -> None:
+def test_of_eight_published_copies_no_loss_is_seen() -> None:
     shape = load_shape("meta-llama/Llama-2-13b-hf", catalogue_first=True)
     load = Workload.of(LengthLaws.fixed(1000, 50), request_count=10)
     alone = node(gpu="A100-40GB", count=1)
     shares = []
-    for users, served_per_s in EIGHT_COPIES.items():
+    for users, answered in EIGHT_COPIES.items():
+        served_per_s = (answered - users) / 90
         each = round(users / 8)
         plan = Plan(model="m", engine="tgi", max_num_seqs=each, max_model_len=2048)
         one_per_s = performance_at(shape, alone, plan, load, each).output_tokens_per_s / 50
         shares.append(served_per_s / 8 / one_per_s)
-    assert host_fraction(8) == pytest.approx(median(shares), abs=0.01)
-    assert min(shares) < host_fraction(8) < max(shares) <= 1
+    assert median(shares) == pytest.approx(1, abs=0.03)
+    assert min(shares) < host_fraction(8) < max(shares)
 
 
 def test_what_a_server_takes_for_a_sequence_is_part_of_what_copies_make_longer() -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import statistics
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,12 @@ def served(
     degree: int, users: int, budget: int = 8192, calibration: Calibration | None = None
 ) -> tuple[float, float]:
     """Requests per second, and the 99th percentile of end-to-end latency in seconds."""
-    plan = Plan(model="m", tensor_parallel=degree, max_num_batched_tokens=budget)
+    plan = Plan(
+        model="m",
+        engine_version="0.10.2",  # which the walk-through deploys
+        tensor_parallel=degree,
+        max_num_batched_tokens=budget,
+    )
     load = Workload.of(SHAREGPT, request_count=1000, concurrency=users)
     run = simulate(plan, QWEN, G6, load, calibration=calibration)
     ends = sorted(record.e2e_s for record in run.records)
@@ -183,22 +189,49 @@ def test_the_cheapest_tokens_come_from_the_instance_that_measured_rates_name(
     assert min(costs, key=costs.__getitem__) == cheapest
 
 
+#: Users to answered requests, requests per second until the last answer, and median end-to-end
+#: latency in seconds: 90 s of load on eight copies of Llama 2 13B, and what was then in flight.
+PUBLISHED_COPIES = {
+    100: (2322, 24.74, 3.76), 150: (2543, 26.32, 5.58), 200: (2648, 26.72, 7.81),
+    250: (2769, 25.83, 8.89), 300: (2776, 25.66, 9.78), 350: (2827, 26.71, 12.57),
+    400: (2880, 24.16, 12.53), 450: (2934, 26.14, 15.69), 500: (2976, 26.17, 16.9),
+}  # fmt: skip
+
+
 @functools.cache
 def eight_copies(users: int) -> tuple[float, float]:
-    """Requests per second, and the median end-to-end latency in seconds, of Llama 2 13B."""
-    plan = Plan(model="m", engine="tgi", replicas=8, max_model_len=4096, dtype="float16")
-    load = Workload.of(LengthLaws.fixed(1000, 50), request_count=2450, concurrency=users)
-    run = simulate(plan, SHAPES["13b"], instance("ml.p4d.24xlarge"), load)
-    ends = sorted(record.e2e_s for record in run.records)
-    return len(ends) / run.duration_s, ends[len(ends) // 2]
+    """Requests per second, and the median end-to-end latency in seconds: medians of five draws.
+
+    The endpoint named no rule for its copies, for which SageMaker chooses at random.
+    """
+    plan = Plan(
+        model="m",
+        engine="tgi",
+        replicas=8,
+        max_model_len=4096,
+        dtype="float16",
+        extra=(("routing", "random"),),
+    )
+    rates, medians_s = [], []
+    for seed in range(5):
+        load = Workload.of(
+            LengthLaws.fixed(1000, 50),
+            request_count=PUBLISHED_COPIES[users][0],
+            concurrency=users,
+            seed=seed,
+        )
+        run = simulate(plan, SHAPES["13b"], instance("ml.p4d.24xlarge"), load)
+        rates.append(len(run.records) / run.duration_s)
+        medians_s.append(statistics.median(record.e2e_s for record in run.records))
+    return statistics.median(rates), statistics.median(medians_s)
 
 
-@pytest.mark.parametrize("users", [150, 200, 350, 500])
+@pytest.mark.parametrize("users", PUBLISHED_COPIES)
 def test_eight_copies_have_the_published_rate(users: int) -> None:
-    assert 24 < eight_copies(users)[0] < 27
+    assert eight_copies(users)[0] == pytest.approx(PUBLISHED_COPIES[users][1], rel=0.1)
 
 
-@pytest.mark.parametrize(("users", "median_s"), [(100, 3.76), (200, 7.81), (350, 12.57)])
-def test_eight_copies_have_the_published_median(users: int, median_s: float) -> None:
-    """Those that come out; with 250, 300, 400 and 500 users medians are 10 to 17% too long."""
-    assert eight_copies(users)[1] == pytest.approx(median_s, rel=0.1)
+@pytest.mark.parametrize("users", [users for users in PUBLISHED_COPIES if users != 400])
+def test_eight_copies_have_the_published_median(users: int) -> None:
+    """All but that with 400 users, which is 14% too long: published is less than with 350."""
+    assert eight_copies(users)[1] == pytest.approx(PUBLISHED_COPIES[users][2], rel=0.1)

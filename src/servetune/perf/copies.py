@@ -7,15 +7,16 @@ small part of their time: `1 / (1 + CONTENTION * (N - 1))`, as in the universal 
 
 from __future__ import annotations
 
-CONTENTION = 0.0035
+CONTENTION = 0.0007
 """Part of a copy's time in which others wait for what is shared.
 
-From the public study of several replicas (2024): eight copies of Llama 2 13B under TGI on
-ml.p4d.24xlarge served 24.2 to 26.7 requests a second at 100 to 500 users, 0.90 to 1.00 and at the
-median 0.976 of eight times what one copy is predicted to serve (prompts of 1,000 tokens, answers
-of 50; `tests/perf/test_copies.py`). The JumpStart study (2024) states the direction: N replicas on
-one instance do less than N times one. Both are of eight GPUs; a machine of your own may differ,
-and `deploy study` takes what a sweep measured on a full machine instead.
+The JumpStart study (January 2024) states the direction: N replicas on one instance do less than N
+times one. How much less, no published run shows: eight copies of Llama 2 13B under TGI on
+ml.p4d.24xlarge answered 24.7 to 28.0 requests a second at 100 to 500 users while these sent
+(multi-replica study of that month), 0.92 to 1.04 and at the median 1.02 of eight times what one
+copy is predicted to (prompts of 1,000 tokens, answers of 50; `tests/perf/test_copies.py`). So eight
+lose half a percent here. A machine of your own may differ: `deploy study` takes what a sweep
+measured on a full machine instead.
 """
 
 
@@ -27,6 +28,6 @@ def host_fraction(copies: float, machines: int = 1) -> float:
 
     Example:
         >>> host_fraction(1), round(host_fraction(8), 3), host_fraction(8, machines=8)
-        (1.0, 0.976, 1.0)
+        (1.0, 0.995, 1.0)
     """
     return 1 / (1 + CONTENTION * (max(1.0, copies / machines) - 1))
