@@ -50,6 +50,11 @@ def test_the_bundled_tables_have_these_rows():
         ("memory_mib = 2000\n", "", "line 10: memory_mib is missing"),
         ("tdp_watts = 75", "tdp_wats = 75", "line 17: tdp_wats is not a key of a device"),
         ("tdp_watts = 75", "dies = 0", "line 17: dies must be above zero, got 0"),
+        (
+            "tdp_watts = 75",
+            "matrix_share = 1.5",
+            "line 17: matrix_share is a share of at most 1, got 1.5",
+        ),
         ("tdp_watts = 75", 'half_dtype = "bf8"', "line 17: half_dtype invalid enum value 'bf8'"),
         ('link = "pcie4"', 'link = "string"', "line 18: link is unknown: 'string'"),
         ('name = "Mine"', 'name = " "', "line 11: name must not be empty"),

@@ -6,7 +6,12 @@ import msgspec
 import pytest
 
 from servetune.hardware import device
-from servetune.perf.roofline.coefficients import PATHS, Coefficients
+from servetune.perf.roofline.coefficients import (
+    COMPUTE_SHARES,
+    PATHS,
+    Coefficients,
+    value_at,
+)
 from servetune.perf.roofline.factors import (
     KNOBS,
     Factor,
@@ -82,6 +87,28 @@ def test_a_board_of_little_power_multiplies_no_faster_than_it_allows() -> None:
     assert reached == pytest.approx(0.56e12 * 72)
     share = coefficients_for(large).gemm.compute_fraction
     assert share > 1.5 * coefficients_for(small).gemm.compute_fraction
+
+
+def test_a_board_with_slower_matrix_units_loses_less_than_they_do() -> None:
+    """What else holds a kernel back is as on H100, whose units do as much in 0.23 of the time."""
+    full, part = device("H100"), device("H20")
+    for path in COMPUTE_SHARES:
+        if "4bit" in path:
+            continue
+        of_full, of_part = (value_at(table_for(gpu), path) for gpu in (full, part))
+        assert of_full < of_part < 1
+        beside = (1 / of_full - 1) * part.matrix_share
+        assert 1 / of_part == pytest.approx(1 + beside), path
+        assert of_part * part.bf16_flops < of_full * full.bf16_flops
+    alike = msgspec.structs.replace(part, matrix_share=1.0)
+    assert table_for(alike) == table_for(full)
+
+
+def test_a_processor_keeps_its_host_under_every_engine_and_release() -> None:
+    own = COEFFICIENTS["cpu"]
+    for engine, version in (("vllm", ""), ("vllm", "0.7.3"), ("tgi", ""), ("tensorrt-llm", "")):
+        found = table_for(device("CPU"), engine, version)
+        assert (found.host, found.experts.layer_s) == (own.host, own.experts.layer_s)
 
 
 def test_silicon_with_operator_tables_has_no_factor() -> None:

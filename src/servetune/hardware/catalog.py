@@ -240,6 +240,7 @@ def _device(row: DeviceRow) -> Device:
         fp4_flops=flops(row.fp4_tflops),
         half_dtype=row.half_dtype,
         tdp_watts=row.tdp_watts,
+        matrix_share=row.matrix_share,
         dies=row.dies,
         link=row.link,
         source=row.source,

@@ -32,6 +32,7 @@ class DeviceRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     fp4_tflops: float | None = None
     half_dtype: Literal["bf16", "fp16"] = "bf16"
     tdp_watts: float | None = None
+    matrix_share: float = 1.0
     dies: int = 1
     link: str = "pcie4"
     source: str = ""
@@ -126,6 +127,9 @@ def _device_row(
             raise _wrong(text, where, index, key, f"must be above zero, got {value:g}", "")
         if key in ("name", "vendor", "architecture") and not value.strip():
             raise _wrong(text, where, index, key, "must not be empty", "")
+    if row.matrix_share > 1:
+        told = f"is a share of at most 1, got {row.matrix_share:g}"
+        raise _wrong(text, where, index, "matrix_share", told, "")
     if row.link not in links:
         close = nearest(row.link, links) or sorted(links)
         hint = f"did you mean {', '.join(close)}"

@@ -26,7 +26,13 @@ from servetune.bundled import bundled
 from servetune.decoding import ready
 from servetune.engines import DEFAULT_ENGINE, step_law_facts
 from servetune.hardware.device import Device
-from servetune.perf.roofline.coefficients import PATHS, Coefficients, changed, value_at
+from servetune.perf.roofline.coefficients import (
+    COMPUTE_SHARES,
+    PATHS,
+    Coefficients,
+    changed,
+    value_at,
+)
 
 #: Architecture, in lower case as `Device.architecture` begins, to its coefficients; empty for
 #: silicon without a table of its own.
@@ -55,6 +61,7 @@ def table_for(device: Device, engine: str = DEFAULT_ENGINE, version: str = "") -
     low, high = _B300_PEAKS
     if not facts.plain_experts and low < (device.fp4_flops or 0) / device.peak_flops("fp8") < high:
         table = _with_b300_fp4(table)
+    table = _at_matrix_share(table, device.matrix_share)
     return _of_engine(table, engine, version, on_amd=device.vendor == "AMD")
 
 
@@ -73,6 +80,22 @@ def _table_key(architecture: str) -> str:
 def tabled(architecture: str) -> bool:
     """Whether an architecture's coefficients are from operator tables, and no assumption."""
     return "operator-tables" in COEFFICIENTS[architecture].name and bool(architecture)
+
+
+@functools.cache
+def _at_matrix_share(table: Coefficients, matrix_share: float) -> Coefficients:
+    """Table of a board whose matrix units are slower than its silicon's, all else being equal.
+
+    A kernel's time is that of the matrix units and of whatever else holds it back, one after the
+    other; only the former grows, so that its share of the lower peak is the higher. Products in
+    fp4 are left: no such board has fewer of them.
+    """
+    if matrix_share == 1.0:
+        return table
+    shares = {path: value_at(table, path) for path in COMPUTE_SHARES if "4bit" not in path}
+    return changed(
+        table, {path: 1 / (1 + (1 / share - 1) * matrix_share) for path, share in shares.items()}
+    )
 
 
 @functools.cache
@@ -127,4 +150,10 @@ def _of_engine(table: Coefficients, engine: str, version: str, *, on_amd: bool) 
     name = "/".join((release, *table.name.split("/")[1:]))
     if era:
         changes |= dict(era.coefficients) | (dict(era.on_amd) if on_amd else {})
+    if not table.launch.layer_s:  # a processor launches nothing, and its table has its own host
+        changes = {
+            path: value
+            for path, value in changes.items()
+            if not path.startswith(("host.", "experts.layer_"))
+        }
     return changed(table, changes, name=name)
