@@ -61,10 +61,11 @@ def test_measured_trials_pull_predictions_towards_them(run, tmp_path):
         json.loads((tmp_path / f"{name}.jsonl").read_text()) for name in ("plain", "corrected")
     )
     changed = corrected["results"]["mean_tpot_ms"] / plain["results"]["mean_tpot_ms"]
-    assert changed == pytest.approx(factor, rel=0.03)
+    # One of 32 users corrects that load most; the factor is of all loads and causes together.
+    assert changed == pytest.approx(ratios[0], rel=0.03)
+    assert changed > factor
     assert corrected["metadata"]["calibration"] == "l4"
     truth = json.loads(PUBLISHED.read_text().splitlines()[0])["results"]["mean_tpot_ms"]
-    # The law alone is within 1% here: three runs that say a little otherwise must not spoil it.
     assert corrected["results"]["mean_tpot_ms"] == pytest.approx(truth, rel=0.03)
 
 

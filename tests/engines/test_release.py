@@ -22,7 +22,7 @@ MODEL = "Qwen/Qwen3-8B"
         ("vllm", None, "releases from 0.18 on", False),
         ("vllm", "0.26.3", "releases from 0.18 on", False),
         ("vllm", "v0.27.0", "releases from 0.18 on", True),
-        ("vllm", "0.10.2", "releases from 0.8 to before 0.12", False),
+        ("vllm", "0.10.2", "releases from 0.8 to before 0.14", False),
         ("vllm", "0.4.0", "releases before 0.6", False),
         ("vllm", "0.3.3", "releases before 0.6", True),
         ("sglang", "0.5.9.post1", "all releases", False),

@@ -51,6 +51,7 @@ class UnstatedSettings(msgspec.Struct, frozen=True, kw_only=True):
             attention) although the row states one copy.
         equal_lengths: Whether all requests have the nominal lengths instead of a range.
         warmed: Whether requests were sent before the run.
+        engine_version: Release where the row has none; empty for the present one.
     """
 
     draft_tokens: int | None = None
@@ -64,6 +65,7 @@ class UnstatedSettings(msgspec.Struct, frozen=True, kw_only=True):
     divided_attention: bool = False
     equal_lengths: bool = False
     warmed: bool = False
+    engine_version: str = ""
 
 
 Convention: TypeAlias = Callable[[RowFacts], UnstatedSettings]

@@ -56,7 +56,12 @@ def unstated_settings(row: RowFacts) -> UnstatedSettings:
         return UnstatedSettings(equal_lengths=equal)
     read = _SETTINGS.get(row.engine)
     settings = UnstatedSettings() if read is None else read(row)
-    return msgspec.structs.replace(settings, kv_cache_dtype=cache, warmed=_warmed(row))
+    return msgspec.structs.replace(
+        settings,
+        kv_cache_dtype=cache,
+        warmed=_warmed(row),
+        engine_version=_FIRST_RELEASES.get(row.engine, ""),
+    )
 
 
 def _warmed(row: RowFacts) -> bool:
@@ -99,6 +104,8 @@ def _trtllm_settings(row: RowFacts) -> UnstatedSettings:
 _SETTINGS: Mapping[str, Convention] = MappingProxyType(
     {"sglang": _sglang_settings, "trtllm": _trtllm_settings}
 )
+#: Releases of rows that name none: those are InferenceMAX's first ones, of autumn 2025.
+_FIRST_RELEASES: Mapping[str, str] = MappingProxyType({"vllm": "0.11"})
 #: First release whose rows of other lengths range: those before came from another client.
 _RANGING_FROM: Mapping[str, tuple[float, ...]] = MappingProxyType({"sglang": (0.0, 5.0, 6.0)})
 

@@ -140,7 +140,7 @@ def run_of(
         dispersion=1 / _burstiness(row),
         warmed=protocol is not None or unstated.warmed,
         engine=facts.engine,
-        engine_version=facts.version,
+        engine_version=facts.version or unstated.engine_version,
         admission_delay_steps=unstated.admission_delay_steps,
     )
 
