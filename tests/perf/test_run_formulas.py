@@ -89,7 +89,7 @@ def test_a_run_by_formula_agrees_with_the_simulator(
     tpot_ms = 1e3 * np.mean([(r.e2e_s - r.ttft_s) / (r.output_tokens - 1) for r in records])
     found = run(lengths, users, devices=devices)
     assert found.ttft_ms == pytest.approx(ttft_ms, rel=0.2)
-    assert found.tpot_ms == pytest.approx(tpot_ms, rel=0.05)
+    assert found.tpot_ms == pytest.approx(tpot_ms, rel=0.06)
 
 
 @pytest.mark.parametrize(
