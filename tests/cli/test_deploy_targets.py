@@ -74,6 +74,19 @@ def test_each_target_gets_what_was_tuned_and_what_was_left_open(servetune, journ
     assert again.returncode == 0, again.stderr
 
 
+def test_what_is_of_simulated_copies_reaches_no_engine(servetune, tmp_path):
+    run = servetune(
+        "simulate", "--model", "Qwen/Qwen3-4B", "--gpu", "L4", "--num-gpus", "2", "--replicas", "2",
+        "--routing", "random", "--rate", "2", "--requests", "30", "--out", "sim",
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert servetune("deploy", "compose", "sim/simulated.jsonl", "--out", "out").returncode == 0
+    composed = yaml.safe_load((tmp_path / "out" / "compose.yaml").read_text())
+    assert len(composed["services"]) >= 2
+    assert "routing" not in json.dumps(composed)
+    assert json.loads((tmp_path / "out" / "plan.json").read_text())["plan"]["routing"] == "random"
+
+
 def test_copies_fill_the_machine_that_was_measured_unless_one_is_asked_for(servetune, journal):
     """A copy on two of four GPUs leaves two of them idle, and they are paid for."""
     ran = servetune("deploy", "compose", journal, "--out", "filled")

@@ -377,8 +377,14 @@ def test_prompts_may_be_computed_by_copies_of_their_own(servetune, tmp_path):
     one = servetune(*PLAN, "--prefill-replicas", "1", *load)
     refused(one, "needs 2 devices (one replica, and 1 for prompts)")
     refused(servetune(*cards, "--kv-link", "node", *load), "needs separate copies for prompts")
-    linked = servetune(*cards, "--prefill-replicas", "2", "--kv-link", "node", *load, "--json")
-    assert data(linked)["config"]["server_args"]["kv_link"] == "node"
+    ways = ("--instance", "g6.12xlarge", "--prefill-replicas", "2", "--replicas", "2")
+    model, rate = ("simulate", "--model", "Qwen/Qwen3-4B"), ("--rate", "1", "--requests", "40")
+    e2e_ms = {}
+    for link in ("node", "network"):
+        linked = servetune(*model, *ways, "--kv-link", link, *rate, "--input-len", "2000", "--json")
+        assert data(linked)["config"]["server_args"]["kv_link"] == link
+        e2e_ms[link] = data(linked)["results"]["mean_e2e_latency_ms"]
+    assert e2e_ms["node"] != pytest.approx(e2e_ms["network"], rel=1e-4)
 
 
 @pytest.mark.parametrize(

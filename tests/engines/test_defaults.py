@@ -37,7 +37,8 @@ def test_vllm_fills_every_silent_field_but_the_checkpoints_storage():
     plan = fill()
     silent = [name for name in plan.__struct_fields__ if getattr(plan, name) is None]
     drafts = ["draft_tokens", "draft_method", "draft_acceptance_fraction"]
-    assert silent == ["engine_version", "prefill_replicas", "quantization", *drafts]
+    around = ["prefill_replicas", "routing", "kv_link"]
+    assert silent == ["engine_version", *around, "quantization", *drafts]
     assert plan.max_model_len == 40_960
     assert plan.block_tokens == 16
     assert plan.gpu_memory_fraction == 0.92

@@ -195,9 +195,9 @@ def test_the_network_carries_it_where_that_is_asked_and_known() -> None:
     law = cache_transfer_of(plan, known, divided, network=True)
     assert law.bytes_per_s == known.network_bytes_per_s
     with pytest.raises(PlanError, match="network of 8x H100"):
-        run(prefill_replicas=1, extra=(("kv_link", "network"),))
+        run(prefill_replicas=1, kv_link="network")
     with pytest.raises(UnknownName, match="kv_link"):
-        run(prefill_replicas=1, extra=(("kv_link", "pigeon"),))
+        run(prefill_replicas=1, kv_link="pigeon")
 
 
 def test_copies_of_both_kinds_need_devices_and_memory() -> None:

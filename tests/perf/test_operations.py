@@ -52,6 +52,23 @@ def test_one_decode_step_reads_all_weights_once() -> None:
     assert weights == pytest.approx(counting.weight_bytes(QWEN3_4B), rel=1e-3)  # but for norms
 
 
+@pytest.mark.parametrize(
+    ("model", "layers"),
+    [
+        ("MiniMaxAI/MiniMax-M2.5", 62),
+        ("allenai/OLMo-2-0325-32B-Instruct", 64),
+        ("Qwen/Qwen3-32B", 0),  # a norm of each head
+        ("CohereLabs/c4ai-command-r-plus", 0),  # likewise, with a weight for each
+    ],
+)
+def test_devices_exchange_the_variance_of_a_norm_of_all_heads(model: str, layers: int) -> None:
+    shape = load_shape(model, catalogue_first=True)
+    assert operations(plan(), shape).norm_reduce_count == 0
+    split = operations(plan(tensor_parallel=4), shape)
+    assert split.norm_reduce_count == layers
+    assert split.reduce_count == 1 + sum((1 if x.parallel else 2) * x.count for x in shape.layers)
+
+
 def test_tensor_parallel_devices_share_flops_and_weights_evenly() -> None:
     step = Step(prefill_tokens=100, prefill_pairs=5050, prefill_sequences=1)
     whole, quarter = operations(plan(), QWEN3_4B), operations(plan(tensor_parallel=4), QWEN3_4B)

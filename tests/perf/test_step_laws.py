@@ -36,6 +36,7 @@ PLANS = (
     ("openai/gpt-oss-120b", "B200", {"engine": "sglang"}),
     ("zai-org/GLM-5", "B200", {"tensor_parallel": 8, "engine": "sglang"}),
     ("Qwen/Qwen3.5-27B", "H100", {"tensor_parallel": 2}),
+    ("MiniMaxAI/MiniMax-M2.5", "H200", {"tensor_parallel": 4}),
     ("Qwen/Qwen3-32B", "H100", {"tensor_parallel": 2, "draft_tokens": 3}),
     ("Qwen/Qwen3-4B", "H100", {"draft_tokens": 2, "draft_method": "ngram"}),
     ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "H200", {}),

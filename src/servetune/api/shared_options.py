@@ -239,8 +239,8 @@ class Copies(msgspec.Struct, frozen=True, kw_only=True):
     routing: Annotated[
         str | None,
         option(
-            "Rule that chooses the copy for a request, with --replicas; an endpoint of SageMaker "
-            "that names none does so at random.",
+            "Rule that chooses the copy for a request, with --replicas. SageMaker chooses at "
+            "random where an endpoint names no rule; deploy sagemaker names least-outstanding.",
             choices=("round-robin", "random", "least-outstanding"),
             default="round-robin",
         ),
@@ -271,10 +271,6 @@ class Copies(msgspec.Struct, frozen=True, kw_only=True):
                 "--kv-link needs separate copies for prompts",
                 hint="give their number with --prefill-replicas, or leave --kv-link out",
             )
-
-    def settings(self) -> dict[str, str | None]:
-        """Settings of the deployment around the copies, by name; `None` where not given."""
-        return {"routing": self.routing, "kv_link": self.kv_link}
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -58,7 +58,6 @@ from servetune.store.register import run_to_continue
 from servetune.trials import (
     StudyContext,
     Trial,
-    engine_alone,
     simulated_requests,
     simulated_with_requests,
     trials_of,
@@ -410,8 +409,9 @@ def _simulate(
     artifacts = Artifacts(request.out, STEM) if request.out else None
     if artifacts:
         _require_free(artifacts)
-    served_by, alone = engine(request.plan.engine), engine_alone(trial.plan)
-    require_known_settings(served_by, alone, allow_unknown=request.plan.allow_unknown)
+    require_known_settings(
+        engine(request.plan.engine), trial.plan, allow_unknown=request.plan.allow_unknown
+    )
     note_idle(without_effect(trial.plan))
     record, run = simulated_with_requests(
         trial, context, _counted(on_progress, trial.workload.request_count)
@@ -592,7 +592,8 @@ def simulated_trial(request: Simulation) -> tuple[Trial, StudyContext]:
     fields = {
         "replicas": copies.replicas,
         "prefill_replicas": copies.prefill_replicas,
-        **copies.settings(),
+        "routing": copies.routing,
+        "kv_link": copies.kv_link,
         "draft_tokens": drafts.draft_tokens,
         "draft_method": drafts.draft_method,
         "draft_acceptance_fraction": drafts.draft_acceptance_fraction,

@@ -134,12 +134,12 @@ def _require_process_of_its_own() -> None:
 
 def _with_copies(plan: Plan, copies: Copies) -> Plan:
     copies.require_agreement()
-    around = ((name, value) for name, value in copies.settings().items() if value is not None)
     return msgspec.structs.replace(
         plan,
         replicas=copies.replicas,
         prefill_replicas=copies.prefill_replicas,
-        extra=(*plan.extra, *around),
+        routing=copies.routing,
+        kv_link=copies.kv_link,
     )
 
 

@@ -20,9 +20,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     on Volta and Turing, which have no bf16: engines then choose fp16 by default.
     `tdp_watts` is the board's power limit, or the one that the driver enforces; a low limit
     keeps clocks below those that the rates assume.
-    `matrix_share` is the share of its silicon's matrix rate, for each instruction issued, that the
-    board is sold with: GeForce cards add up products of 8 and 16 bits at half of the rate. Whatever
-    else holds a kernel back holds such a board back less.
+    `matrix_share` is the matrix rate for each FLOP/s of the plain units, over that of boards of the
+    same silicon that are sold with all of it, which have 1: GeForce cards add up products of 8 and
+    16 bits at half of the rate. Whatever else holds a kernel back holds such a board back less.
     `dies` is the number of devices as which engines see it; the numbers are of all together.
     """
 

@@ -63,7 +63,8 @@ class Family(NamedTuple):
         tied: Whether input and output embeddings are one matrix by default.
         bias: Projections with a bias under `attention_bias` (or always).
         always_biased: Whether the bias exists without `attention_bias`.
-        qk_norm: QK norm: none, one weight shared by all heads, or one per head.
+        qk_norm: QK norm: none, one weight shared by all heads, one per head, or one norm of all
+            heads together.
         norms: Norm vectors per layer.
         latent: Whether attention is latent.
         sinks: Whether each head has a learned attention sink.
@@ -88,7 +89,7 @@ class Family(NamedTuple):
     tied: bool = False
     bias: Literal["none", "qkv", "all"] = "all"
     always_biased: bool = False
-    qk_norm: Literal["no", "shared", "per_head"] = "no"
+    qk_norm: Literal["no", "shared", "per_head", "whole"] = "no"
     norms: int = 2
     latent: bool = False
     sinks: bool = False
@@ -322,7 +323,8 @@ def _mixer(keys: Keys, family: Family, index: int) -> Mixer:
         qkv_bias=biased,
         output_bias=biased and family.bias == "all",
         qk_norm=family.qk_norm != "no" and keys.flag("use_qk_norm", default=True),
-        qk_norm_all_heads=family.qk_norm == "per_head",
+        qk_norm_all_heads=family.qk_norm in ("per_head", "whole"),
+        qk_norm_whole=family.qk_norm == "whole",
         sinks=family.sinks,
     )
 
@@ -1046,9 +1048,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "llama4_text": _LLAMA4,
         "granite": _LLAMA._replace(tied=True),
-        "olmo2": _LLAMA._replace(qk_norm="per_head"),
+        "olmo2": _LLAMA._replace(qk_norm="whole"),
         "olmo3": _LLAMA._replace(
-            window=_window_by_type, qk_norm="per_head", defaults=_FOURTH_LAYER_WHOLE
+            window=_window_by_type, qk_norm="whole", defaults=_FOURTH_LAYER_WHOLE
         ),
         "apertus": Family(
             _ungated, _no_window, {"max_position_embeddings": 65536}, qk_norm="shared"
@@ -1107,7 +1109,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             _qwen_moe,
             _no_window,
             {"decoder_sparse_step": 1, "max_position_embeddings": 4096},
-            qk_norm="per_head",
+            qk_norm="whole",
             renamed={"intermediate_size": "moe_intermediate_size"},
         ),
         "granitemoehybrid": Family(
@@ -1187,7 +1189,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             _dense, _window_everywhere, {"max_position_embeddings": 262144}, bias="none"
         ),
         "minimax_m2": Family(
-            _minimax, _no_window, {"max_position_embeddings": 196608}, qk_norm="per_head"
+            _minimax, _no_window, {"max_position_embeddings": 196608}, qk_norm="whole"
         ),
         "internlm": _LLAMA._replace(
             defaults={"attention_bias": True, "max_position_embeddings": 2048},

@@ -51,7 +51,8 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
 
     `window` is the sliding window in tokens; `None` means full attention. Chunked attention
     counts as a window of its chunk: its cache is capped alike. With `qk_norm_all_heads` every
-    head has a QK-norm weight of its own, else all share one.
+    head has a QK-norm weight of its own, else all share one; with `qk_norm_whole` one norm is of
+    all heads together, so that devices that hold some of them exchange its variance.
 
     Attributes:
         value_dim: Width of a value, where it differs from a key's.
@@ -72,6 +73,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     qk_norm: bool = False
     sinks: bool = False
     qk_norm_all_heads: bool = False
+    qk_norm_whole: bool = False
     value_dim: int | None = None
     gate_columns: int = 0
     key_is_value: bool = False

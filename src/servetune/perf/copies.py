@@ -12,11 +12,11 @@ CONTENTION = 0.0007
 
 The JumpStart study (January 2024) states the direction: N replicas on one instance do less than N
 times one. How much less, no published run shows: eight copies of Llama 2 13B under TGI on
-ml.p4d.24xlarge answered 24.7 to 28.0 requests a second at 100 to 500 users while these sent
-(multi-replica study of that month), 0.92 to 1.04 and at the median 1.02 of eight times what one
-copy is predicted to (prompts of 1,000 tokens, answers of 50; `tests/perf/test_copies.py`). So eight
-lose half a percent here. A machine of your own may differ: `deploy study` takes what a sweep
-measured on a full machine instead.
+ml.p4d.24xlarge answered 24.7 to 28.0 requests a second in the 90 s in which 100 to 500 users sent
+(multi-replica study of that month), 0.91 to 1.04 and at the median 1.02 of eight times what one
+copy is predicted to (prompts of 1,000 tokens, answers of 50; `tests/perf/test_copies.py`). The
+number is chosen so small that eight copies lose half a percent, which those runs could not show.
+A machine of your own may differ: `deploy study` takes what a sweep measured on a full machine.
 """
 
 

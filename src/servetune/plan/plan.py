@@ -34,6 +34,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         replicas: Copies of all of this behind one load balancer.
         prefill_replicas: Further copies that compute prompts alone and hand their cache over to
             the `replicas`, which then only decode; `None` where every copy does both.
+        routing: Rule that chooses the copy for a request in a simulation: `round-robin` if `None`,
+            `random`, or `least-outstanding`. No engine is told.
+        kv_link: Link over which those copies hand their cache on: `node` if `None`, or `network`.
+            No engine is told.
         max_num_seqs: Sequences that may run in one step.
         max_num_batched_tokens: Tokens that one step may process.
         max_model_len: Longest sequence (prompt and answer) in tokens.
@@ -64,6 +68,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     expert_parallel: bool = False
     replicas: int = 1
     prefill_replicas: int | None = None
+    routing: str | None = None
+    kv_link: str | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     max_model_len: int | None = None
@@ -146,6 +152,8 @@ _COUNTS = (
 
 _LABELLED = (
     "engine_version",
+    "routing",
+    "kv_link",
     "max_num_seqs",
     "max_num_batched_tokens",
     "max_model_len",

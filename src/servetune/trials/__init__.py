@@ -11,7 +11,7 @@ from servetune.trials.measured import TrialEvents
 from servetune.trials.policy import ExecutionPolicy
 from servetune.trials.preflight import require_idle_gpus, require_launch, require_server
 from servetune.trials.server_life import ServerEvents, ServerLife
-from servetune.trials.simulated import engine_alone, simulated_again, simulated_with_requests
+from servetune.trials.simulated import simulated_again, simulated_with_requests
 from servetune.trials.sweep import (
     commands_of,
     problems_of,
@@ -46,7 +46,6 @@ __all__ = [
     "bench",
     "commands_of",
     "default_ready_timeout_s",
-    "engine_alone",
     "measured_requests",
     "parse_duration_s",
     "problems_of",

@@ -190,7 +190,7 @@ def _failure_in(results: Results, study: StudyContext) -> Failure | None:
 
 
 #: Settings of a deployment around engines; no engine is started with them.
-_DEPLOYMENT_SETTINGS = (REPLICAS, "prefill_replicas", "kv_link", "routing")
+_DEPLOYMENT_SETTINGS = (REPLICAS, "prefill_replicas", "routing", "kv_link")
 #: Settings that an engine's command has under other names.
 _DRAFT_SETTINGS = ("draft_tokens", "draft_method", "draft_acceptance_fraction")
 
@@ -205,7 +205,7 @@ def simulated_with_requests(
         InputError: No request is due.
     """
     results, simulation = simulation_of(trial, study, on_record)
-    one = engine_alone(trial.plan)
+    one = _one_engine(trial.plan)
     silent = (*_DEPLOYMENT_SETTINGS, *_DRAFT_SETTINGS)
     settings = {k: v for k, v in trial.settings.items() if k not in silent}
     named = engine(study.engine)
@@ -223,10 +223,9 @@ def simulated_with_requests(
     return record, simulation
 
 
-def engine_alone(plan: Plan) -> Plan:
+def _one_engine(plan: Plan) -> Plan:
     """Plan of each of the engines, without what is set of the deployment around them."""
-    extra = tuple(setting for setting in plan.extra if setting[0] not in _DEPLOYMENT_SETTINGS)
-    return msgspec.structs.replace(plan, prefill_replicas=None, extra=extra)
+    return msgspec.structs.replace(plan, prefill_replicas=None, routing=None, kv_link=None)
 
 
 def simulated_again(measured: TrialRecord, study: StudyContext) -> TrialRecord:

@@ -239,8 +239,7 @@ def with_fields(
 ) -> Trial:
     """Trial with fields of its plan that are no settings of an engine.
 
-    What is no field of a plan, as it is of a deployment around it, is among its further settings.
-    The journal has both among the server's arguments, under the plan's names. One copy is the
+    The journal has them among the server's arguments, under the plan's names. One copy is the
     default and left out, as is `None`.
 
     Raises:
@@ -251,14 +250,11 @@ def with_fields(
         del given[REPLICAS]
     if not given:
         return trial
-    own = {name: value for name, value in given.items() if name in Plan.__struct_fields__}
-    around = tuple((name, value) for name, value in given.items() if name not in own)
-    plan = msgspec.structs.replace(trial.plan, **own, extra=(*trial.plan.extra, *around))
     return trial_of(
         study,
         {**trial.server_args, **given},
         trial.client_args,
-        plan=plan,
+        plan=msgspec.structs.replace(trial.plan, **given),
         workload=trial.workload,
     )
 

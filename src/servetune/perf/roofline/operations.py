@@ -214,6 +214,7 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
         reduce_count: All-reduces per pass under tensor parallelism: two per layer, or one
             where its parts work side by side, and one for the embedding.
         reduce_bytes_per_token: Message of each, one hidden vector.
+        norm_reduce_count: All-reduces of a QK norm's variance per pass, `NORM_BYTES` per token.
         expert_exchange_bytes_per_token: Sent per token and exchange to experts elsewhere.
         expert_exchange_count: Exchanges per pass (there and back per layer).
         logit_bytes_per_row: Logits of one sequence, all devices together.
@@ -229,6 +230,7 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
     elementwise_bytes_per_token: float
     reduce_count: int
     reduce_bytes_per_token: float
+    norm_reduce_count: int
     expert_exchange_count: int
     expert_exchange_bytes_per_token: float
     vocab: int
@@ -303,6 +305,7 @@ def operations(plan: Plan, shape: NetworkShape) -> Operations:
         elementwise_bytes_per_token=elementwise,
         reduce_count=_reduce_count(shape) if plan.tensor_parallel > 1 else 0,
         reduce_bytes_per_token=shape.hidden * split.plain_bytes,
+        norm_reduce_count=_norm_reduce_count(shape) if plan.tensor_parallel > 1 else 0,
         expert_exchange_count=2 * sum(op.count for op in experts) if exchanged else 0,
         expert_exchange_bytes_per_token=exchanged,
         vocab=shape.vocab,
@@ -313,6 +316,19 @@ def operations(plan: Plan, shape: NetworkShape) -> Operations:
 
 def _reduce_count(shape: NetworkShape) -> int:
     return 1 + sum(layer.count * (1 if layer.parallel else 2) for layer in shape.layers)
+
+
+#: Variances of queries and keys, in 32 bits, in one message (vLLM's `MiniMaxText01RMSNormTP`).
+#: SGLang sends two, and for OLMo both gather the queries and keys themselves: not priced.
+NORM_BYTES = 8.0
+
+
+def _norm_reduce_count(shape: NetworkShape) -> int:
+    return sum(
+        layer.count
+        for layer in shape.layers
+        if isinstance(layer.mixer, Attention) and layer.mixer.qk_norm and layer.mixer.qk_norm_whole
+    )
 
 
 _Op = TypeVar("_Op", MatrixOp, ExpertsOp, AttentionOp)

@@ -16,6 +16,7 @@ from servetune.perf.roofline.collectives import GATHER_SHARE, Collective, all_re
 from servetune.perf.roofline.drafting import drafts_on_device, tokens_per_step
 from servetune.perf.roofline.factors import plan_coefficients
 from servetune.perf.roofline.operations import (
+    NORM_BYTES,
     AttentionOp,
     ExpertsOp,
     MatrixOp,
@@ -335,6 +336,7 @@ class StepLaw:
         if ops.tensor_parallel > 1 and tokens:
             reduce = self._reduce
             seconds += ops.reduce_count * reduce.seconds(hidden_bytes)
+            seconds += ops.norm_reduce_count * reduce.seconds(NORM_BYTES * tokens)
             # The logits of every sequence, split by vocabulary, are gathered on all devices.
             seconds += reduce.seconds(GATHER_SHARE * ops.logit_bytes_per_row * logit_rows)
         if ops.expert_exchange_count and tokens:

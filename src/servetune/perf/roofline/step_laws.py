@@ -27,7 +27,13 @@ from servetune.hardware.device import Node
 from servetune.perf.roofline.coefficients import ONE_PASS_TOKENS, PATHS, Coefficients
 from servetune.perf.roofline.collectives import GATHER_SHARE, Collective, all_reduce_law
 from servetune.perf.roofline.drafting import drafts_on_device, tokens_per_step
-from servetune.perf.roofline.operations import AttentionOp, ExpertsOp, MatrixOp, Operations
+from servetune.perf.roofline.operations import (
+    NORM_BYTES,
+    AttentionOp,
+    ExpertsOp,
+    MatrixOp,
+    Operations,
+)
 from servetune.perf.roofline.step import (
     FILLING_ROWS,
     NEAR_TOKENS,
@@ -256,6 +262,7 @@ class StepLaws:
         parts = (
             ("send", flat["hand_overs"], hidden_bytes),
             ("reduce", flat["reduce_count"], hidden_bytes),
+            ("reduce", flat["norm_reduce_count"], NORM_BYTES * tokens),
             ("reduce", flat["gathers"], GATHER_SHARE * flat["logit_bytes_per_row"] * rows),
             (
                 "exchange",
@@ -421,6 +428,7 @@ _FLAT = (
     "reduce_bytes_per_token",
     "logit_bytes_per_row",
     "reduce_count",
+    "norm_reduce_count",
     "gathers",
     "hand_overs",
     "exchange_count",
@@ -461,6 +469,7 @@ class _Row:
             ops.reduce_bytes_per_token,
             ops.logit_bytes_per_row,
             ops.reduce_count if split else 0,
+            ops.norm_reduce_count if split else 0,
             float(split),
             plan.pipeline_parallel - 1,
             ops.expert_exchange_count,

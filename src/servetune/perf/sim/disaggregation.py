@@ -66,7 +66,8 @@ def cache_transfer_of(
         if node.network_bytes_per_s is None:
             raise PlanError(
                 f"the network of {node.label} is not known",
-                hint="name an instance with --instance, or let the node's link carry the cache",
+                hint="name an instance whose network is in the catalogue, such as --instance "
+                "g6.12xlarge, or let the node's link carry the cache",
             )
         bytes_per_s = node.network_bytes_per_s
     return CacheTransfer(
@@ -105,8 +106,7 @@ def prefill_pool_of(
 
 
 def _by_network(plan: Plan) -> bool:
-    """Whether caches travel between machines, by the setting `kv_link`."""
-    link = dict(plan.extra).get("kv_link", "node")
-    if link not in ("node", "network"):
-        raise UnknownName("kv_link", str(link), ("node", "network"))
-    return link == "network"
+    """Whether caches travel between machines, by the plan's `kv_link`."""
+    if plan.kv_link not in (None, "node", "network"):
+        raise UnknownName("kv_link", plan.kv_link, ("node", "network"))
+    return plan.kv_link == "network"

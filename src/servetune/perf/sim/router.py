@@ -52,6 +52,9 @@ ROUTINGS: Mapping[str, Callable[[Scheduler], float] | None] = MappingProxyType(
 )
 
 
+#: Tells the draws of copies from others of the same seed.
+_STREAM = 7
+
 CopyRouting = Literal["round-robin", "random", "least-outstanding"]
 """Rules that choose the copy for a request: in turn, by chance (the default of an endpoint of
 SageMaker that names none), or the one with the fewest requests in flight."""
@@ -60,8 +63,8 @@ SageMaker that names none), or the one with the fewest requests in flight."""
 class Router:
     """Router of requests to copies, and inside one to a data-parallel rank by `routing`.
 
-    Ties go to the rank with the lowest number; with `cache_pressure` to the first from one that
-    changes every time, as with copies that have as many requests.
+    Among ranks with equal loads the one with the lowest number is chosen; with `cache_pressure`,
+    and among copies with equally many requests, the first from a place that moves on each time.
 
     Attributes:
         serving: Numbers of the copies that take requests.
@@ -91,7 +94,7 @@ class Router:
         self._load = ROUTINGS[routing]
         self._rotates = routing == "cache_pressure"
         self._copy_for = rules[among]
-        self._chance = np.random.default_rng(seed)
+        self._chance = np.random.default_rng((seed, _STREAM))
         self._turn, self._turns = 0, [0] * len(replicas)
 
     def choose(self) -> Scheduler:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import msgspec
 
@@ -20,13 +21,11 @@ _READ_SETTINGS = frozenset(
         "async_scheduling",
         "disable_radix_cache",
         "enable_mixed_chunk",
-        "kv_link",
         "load_balance_method",
         "max_batch_total_tokens",
         "max_prefill_tokens",
         "max_waiting_tokens",
         "num_gpu_blocks_override",
-        "routing",
         "schedule_conservativeness",
         "schedule_policy",
         "scheduling_policy",
@@ -145,21 +144,16 @@ def routing_of(plan: Plan) -> Routing:
 
 
 def copy_routing_of(plan: Plan) -> CopyRouting:
-    """Rule that chooses the copy for a request, by a plan's setting `routing`.
+    """Rule that chooses the copy for a request, by the plan's `routing`.
 
     Raises:
-        UnknownName: There is no such rule, or it is not simulated.
+        UnknownName: There is no such rule.
     """
-    rules: dict[Setting, CopyRouting] = {
-        None: "round-robin",
-        "round-robin": "round-robin",
-        "random": "random",
-        "least-outstanding": "least-outstanding",
-    }
-    rule = dict(plan.extra).get("routing")
-    if rule not in rules:
-        raise UnknownName("routing", str(rule), [str(name) for name in rules if name])
-    return rules[rule]
+    rules: dict[str | None, CopyRouting] = {None: "round-robin"}
+    rules |= {name: name for name in get_args(CopyRouting)}
+    if plan.routing not in rules:
+        raise UnknownName("routing", str(plan.routing), get_args(CopyRouting))
+    return rules[plan.routing]
 
 
 def _block_count(given: Setting) -> int | None:

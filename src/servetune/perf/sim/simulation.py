@@ -476,7 +476,7 @@ class VirtualRun(ServingCore[_SimulatedRank]):
         self._load = load
         self._closed_loop = load.closed_loop
         self._limit = load.max_concurrency or len(requests)
-        # Each copy has a front end of its own; they take turns as the copies do.
+        # Each copy has a front end of its own; they take turns, whatever rule chooses the copy.
         self._intake_free_s = [load.waits.warm_up_s] * layout.replicas
         self._open: dict[int, _SimulatedRequest] = {}  # due and not answered, by index
         self._given_up: dict[int, _SimulatedRequest] = {}  # until a step lets them go
