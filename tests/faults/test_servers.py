@@ -67,9 +67,10 @@ def test_a_server_that_dies_in_the_middle_of_load_costs_no_trial(sweep):
 
 def test_a_trial_that_breaks_every_server_is_broken_and_the_others_are_measured(sweep):
     done = sweep.run(
-        f"{sweep.simulated} --oom-at-concurrency 4",
+        # An answer takes a tenth of a second: four of six users meet on a busy machine.
+        f"{sweep.simulated} --oom-at-concurrency 4 --speed 1",
         client="max_concurrency=[2,6,3];num_prompts=24",
-        output_len=256,  # long enough for four of six users to meet on a busy machine
+        output_len=64,
     )
     assert done.returncode == 3
     two, six, three = sweep.records()
@@ -82,9 +83,10 @@ def test_a_trial_that_breaks_every_server_is_broken_and_the_others_are_measured(
 @pytest.mark.slow
 def test_a_configuration_that_keeps_failing_is_quarantined(sweep):
     done = sweep.run(
-        f"{sweep.simulated} --oom-at-concurrency 4",
+        # An answer takes a tenth of a second: users meet on a busy machine.
+        f"{sweep.simulated} --oom-at-concurrency 4 --speed 1",
         client="max_concurrency=[2,5,6,7,8];num_prompts=24",
-        output_len=256,  # long enough for users to meet on a busy machine
+        output_len=64,
         server_args="max_num_seqs=[8,2]",
     )
     assert done.returncode == 3
