@@ -143,3 +143,36 @@ def test_an_earlier_release_has_what_is_known_of_it() -> None:
         ("sglang", "0.5.9"),
     ):
         assert coefficients_for(hopper, engine, version) == coefficients_for(hopper, engine)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "gpu", "apart"),
+    [
+        ("vllm", "0.10.1", "H200", "DeepSeek-V3 GLM-4.5-Air GLM-4.6"),
+        ("vllm", "0.10.2", "H200", ""),
+        ("vllm", "", "MI300X", "DeepSeek-V3 GLM-4.5-Air GLM-4.6"),
+        ("sglang", "0.4.5", "H200", "DeepSeek-V3 GLM-4.5-Air GLM-4.6"),
+        ("sglang", "0.5.7", "H200", "GLM-4.5-Air GLM-4.6"),
+        ("sglang", "", "H200", "GLM-4.6"),
+        ("sglang", "0.5.7", "MI300X", ""),
+        ("trtllm", "", "H200", ""),
+    ],
+)
+def test_routers_without_a_kernel_of_their_own_take_longer(
+    engine: str, version: str, gpu: str, apart: str
+) -> None:
+    """256 experts in eight groups, 128 and 160 in one; Qwen3's choose without a bias."""
+    one_user = Step(decode_context_tokens=1000, decode_sequences=1)
+    c = coefficients_for(device(gpu), engine, version)
+    networks = {
+        name.rpartition("/")[2]: experts_s(name, gpu, one_user, c, engine=engine)
+        - experts_s(name, gpu, one_user, changed(c, {"experts.router_s": 0.0}), engine=engine)
+        for name in (
+            "deepseek-ai/DeepSeek-V3",
+            "zai-org/GLM-4.5-Air",
+            "zai-org/GLM-4.6",
+            "Qwen/Qwen3-30B-A3B",
+        )
+    }
+    assert [name for name, further_s in networks.items() if further_s] == apart.split()
+    assert networks["GLM-4.6"] == pytest.approx(89 * 40e-6 * bool(apart), abs=1e-9)

@@ -84,6 +84,7 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
         table_names: Names of the engine in tables of measurements, `_` between words; empty where
             none has its rows.
         coefficients: Paths of `perf.roofline.Coefficients` to values that differ.
+        on_amd: Coefficients that differ on AMD's silicon alone.
         experts: Architecture to the shares that products of experts reach, by their path.
         eras: Earlier releases whose steps differ, the oldest first.
         checkpoint_cache_dtype: Type of the KV cache that its quantised checkpoints ask for; empty
@@ -100,6 +101,7 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     table_names: tuple[str, ...] = ()
     coefficients: Mapping[str, bool | int | float] = MappingProxyType({})
+    on_amd: Mapping[str, bool | int | float] = MappingProxyType({})
     experts: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     eras: tuple[Era, ...] = ()
     checkpoint_cache_dtype: str = ""

@@ -43,7 +43,8 @@ def routed_experts(keys: Keys, experts: int, active: int, **parts: Any) -> Exper
             f"the configuration of '{keys.name}': {active} experts per token are more than "
             f"its {experts} experts"
         )
-    return ExpertFeedForward(experts=experts, active=active, **parts)
+    groups = keys.optional("n_group")
+    return ExpertFeedForward(experts=experts, active=active, groups=groups, **parts)
 
 
 def latent_attention(keys: Keys, **parts: Any) -> LatentAttention:

@@ -209,7 +209,8 @@ class ExpertFeedForward(msgspec.Struct, frozen=True, kw_only=True, tag_field="ki
     """Mixture of experts: a router selects `active` of `experts`; `shared_inner` is for all.
 
     With `width` the routed experts work on that width instead of the hidden size, between two
-    projections shared by all tokens.
+    projections shared by all tokens. With `groups` the router chooses groups of experts first, and
+    their experts then (one group for some networks); without, it chooses experts at once.
     """
 
     experts: int
@@ -218,6 +219,7 @@ class ExpertFeedForward(msgspec.Struct, frozen=True, kw_only=True, tag_field="ki
     shared_inner: int = 0
     shared_gate: bool = False
     router_bias: bool = False
+    groups: int | None = None
     gated: bool = True
     bias: bool = False
     width: int | None = None

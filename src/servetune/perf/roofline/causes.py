@@ -60,6 +60,7 @@ CAUSES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "experts.layer_blocks_s",
             "experts.layer_4bit_s",
             "experts.layer_mxfp4_s",
+            "experts.router_s",
             "attention.kernel_s",
             "attention.latent_s",
             "attention.index_s",

@@ -17,6 +17,7 @@ and routers are whole on every device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -128,6 +129,8 @@ class ExpertsOp(msgspec.Struct, frozen=True, kw_only=True):
         traffic_per_token: Numbers read and written per token.
         token_copies: Batches (data-parallel ranks) whose tokens meet these experts.
         scheme: Storage of weights (`Quantization.scheme`); empty or `none` if as published.
+        router_width: Experts of a group among which a router with a bias chooses; infinite where
+            the experts are no power of two, 0 for other routers.
     """
 
     count: int
@@ -142,6 +145,7 @@ class ExpertsOp(msgspec.Struct, frozen=True, kw_only=True):
     weight_width_bytes: float
     math_dtype: str
     scheme: str = ""
+    router_width: float = 0.0
 
     def touched(self, tokens: float) -> float:
         """Local experts that at least one of `tokens` visits, on average."""
@@ -524,6 +528,7 @@ class _Split:
             weight_width_bytes=width,
             math_dtype=math_dtype,
             scheme=self.scheme(scopes),
+            router_width=_router_width(part),
         )
 
     def elementwise_numbers(self, layer: Layer) -> float:
@@ -570,3 +575,13 @@ class _Split:
             return 0.0
         ranks = group if group <= _GATHERING else group * (1 - (1 - 1 / group) ** active)
         return float(ranks * self.hidden / self.ways)
+
+
+def _router_width(part: ExpertFeedForward) -> float:
+    """Experts among which a router with a bias chooses at a time; see `ExpertsOp`.
+
+    Kernels of their own exist for numbers of experts that are powers of two alone.
+    """
+    if part.groups is None or not part.router_bias:
+        return 0.0
+    return part.experts / part.groups if part.experts.bit_count() == 1 else math.inf

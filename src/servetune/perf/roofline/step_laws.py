@@ -362,7 +362,10 @@ def _expert_kernel_s(table: Mapping[str, Array], c: Mapping[str, Array]) -> Arra
         c[f"experts.layer{kind}_s"][:, None] for kind in ("", "_blocks", "_4bit", "_mxfp4")
     )
     plain = np.where(table["mxfp4"] > 0, mxfp4, plain)
-    return np.where(table["four_bit"] > 0, four_bit, np.where(table["blocks"] > 0, blocks, plain))
+    apart = table["router_width"] > c["experts.fused_router_width"][:, None]
+    kernel_s = np.where(table["blocks"] > 0, blocks, plain)
+    kernel_s = np.where(table["four_bit"] > 0, four_bit, kernel_s)
+    return np.asarray(kernel_s + apart * c["experts.router_s"][:, None])
 
 
 def _expert_flops_per_s(table: Mapping[str, Array], c: Mapping[str, Array]) -> Array:
@@ -400,6 +403,7 @@ _EXPERTS = {
     "log_untouched": 0.0,
     "choices": 1.0,
     "columns": 1.0,
+    "router_width": 0.0,
     **_KIND,
 }
 _ATTENTION = {
@@ -538,6 +542,7 @@ def _experts_row(op: ExpertsOp, ops: Operations, node: Node) -> tuple[float, ...
         op.token_copies * np.log1p(-op.active / op.experts),
         op.experts / op.active,
         op.columns,
+        op.router_width,
         *_kind(op, node),
     )
 

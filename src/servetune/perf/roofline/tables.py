@@ -141,7 +141,7 @@ def _with_b300_fp4(table: Coefficients) -> Coefficients:
 def _of_engine(table: Coefficients, engine: str, version: str, *, on_amd: bool) -> Coefficients:
     """Table with the differences of an engine, and of an earlier release of it."""
     facts = step_law_facts(engine)
-    changes = dict(facts.coefficients)
+    changes = dict(facts.coefficients) | (dict(facts.on_amd) if on_amd else {})
     if facts.plain_experts:
         changes["experts.compute_fraction"] = table.gemm.compute_fraction
         changes["experts.memory_fraction"] = table.gemm.memory_fraction
