@@ -165,8 +165,8 @@ def test_routers_without_a_kernel_of_their_own_take_longer(
     one_user = Step(decode_context_tokens=1000, decode_sequences=1)
     c = coefficients_for(device(gpu), engine, version)
     networks = {
-        name.rpartition("/")[2]: experts_s(name, gpu, one_user, c, engine=engine)
-        - experts_s(name, gpu, one_user, changed(c, {"experts.router_s": 0.0}), engine=engine)
+        name.rpartition("/")[2]: experts_s(name, gpu, one_user, c)
+        - experts_s(name, gpu, one_user, changed(c, {"experts.router_s": 0.0}))
         for name in (
             "deepseek-ai/DeepSeek-V3",
             "zai-org/GLM-4.5-Air",
