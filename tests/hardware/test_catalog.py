@@ -143,7 +143,7 @@ def test_rates_are_dense_and_memory_is_the_drivers():
     found = device("H100")
     assert found.bf16_flops == pytest.approx(989.4 * TFLOPS)  # 1,979 is the sparse number
     assert found.memory_bytes == 81_559 * MIB
-    assert device("L4").memory_bytes_per_s == 300 * GB
+    assert device("L4").memory_bytes_per_s == 300 * GB * 15 / 16
     assert device("L4").tdp_watts == 72
     a10g = device("A10G")
     assert a10g.bf16_flops / a10g.memory_bytes_per_s == pytest.approx(116, abs=1)  # published
@@ -225,7 +225,7 @@ def test_a_users_devices_are_added_or_replace_the_bundled_ones(tmp_path):
     assert device("A100", extra_toml=path).name == "Mine"
     assert device("A100-80GB", extra_toml=path).name == "A100-80GB"
     assert node(gpu="mine", count=2, extra_toml=path).label == "2x Mine"
-    assert device("L4").memory_bytes_per_s == 300 * GB
+    assert device("L4").memory_bytes_per_s == 300 * GB * 15 / 16
 
 
 def test_devices_and_nodes_compare_by_value():

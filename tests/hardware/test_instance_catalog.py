@@ -151,7 +151,7 @@ def test_a_users_correction_of_a_device_reaches_the_instances(tmp_path, monkeypa
     assert instance("ml.g6.12xlarge").device.memory_bytes_per_s == 270 * GB
     assert cheapest_instance_with("L4").device.bf16_flops == 90e12
     monkeypatch.setenv("SERVETUNE_DEVICES", "")
-    assert instance("ml.g6.12xlarge").device.memory_bytes_per_s == 300 * GB
+    assert instance("ml.g6.12xlarge").device.memory_bytes_per_s == 300 * GB * 15 / 16
 
 
 def test_instances_agree_with_the_published_table(shared):

@@ -55,6 +55,11 @@ def test_the_bundled_tables_have_these_rows():
             "matrix_share = 1.5",
             "line 17: matrix_share is a share of at most 1, got 1.5",
         ),
+        (
+            "tdp_watts = 75",
+            "memory_share = 2.0",
+            "line 17: memory_share is a share of at most 1, got 2",
+        ),
         ("tdp_watts = 75", 'half_dtype = "bf8"', "line 17: half_dtype invalid enum value 'bf8'"),
         ('link = "pcie4"', 'link = "string"', "line 18: link is unknown: 'string'"),
         ('name = "Mine"', 'name = " "', "line 11: name must not be empty"),

@@ -233,7 +233,7 @@ def _device(row: DeviceRow) -> Device:
         vendor=row.vendor,
         architecture=row.architecture,
         memory_bytes=row.memory_mib * MIB,
-        memory_bytes_per_s=row.memory_gb_per_s * GB,
+        memory_bytes_per_s=row.memory_gb_per_s * row.memory_share * GB,
         bf16_flops=row.bf16_tflops * TFLOPS,
         fp8_flops=flops(row.fp8_tflops),
         int8_flops=flops(row.int8_tflops),

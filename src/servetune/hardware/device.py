@@ -13,8 +13,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One accelerator.
 
     Rates are dense (no structured sparsity) and per device; `None` where the hardware has no
-    such unit. `memory_bytes` is the total reported by the driver, which is below the nominal
-    size where error correction takes a share.
+    such unit. `memory_bytes` is the total reported by the driver and `memory_bytes_per_s` what is
+    left of the bandwidth, both below the nominal numbers where error correction takes a share.
 
     `half_dtype` is the 16-bit type that engines serve in and `bf16_flops` its rate. It is fp16
     on Volta and Turing, which have no bf16: engines then choose fp16 by default.

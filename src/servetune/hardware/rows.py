@@ -33,6 +33,7 @@ class DeviceRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     half_dtype: Literal["bf16", "fp16"] = "bf16"
     tdp_watts: float | None = None
     matrix_share: float = 1.0
+    memory_share: float = 1.0
     dies: int = 1
     link: str = "pcie4"
     source: str = ""
@@ -127,9 +128,9 @@ def _device_row(
             raise _wrong(text, where, index, key, f"must be above zero, got {value:g}", "")
         if key in ("name", "vendor", "architecture") and not value.strip():
             raise _wrong(text, where, index, key, "must not be empty", "")
-    if row.matrix_share > 1:
-        told = f"is a share of at most 1, got {row.matrix_share:g}"
-        raise _wrong(text, where, index, "matrix_share", told, "")
+    for key in ("matrix_share", "memory_share"):
+        if (share := getattr(row, key)) > 1:
+            raise _wrong(text, where, index, key, f"is a share of at most 1, got {share:g}", "")
     if row.link not in links:
         close = nearest(row.link, links) or sorted(links)
         hint = f"did you mean {', '.join(close)}"
