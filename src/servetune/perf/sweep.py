@@ -44,6 +44,9 @@ LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024
 BATCHED_TOKENS = (None, 2048, 4096, 8192, 16384)
 SEQUENCES = (None, 32, 64, 128, 256, 512, 1024)
 
+#: Share of a rate above which another is equal: its steps are solved to some digits.
+_EQUAL = 1 - 1e-9
+
 Holds = Callable[[Node, "Swept"], bool]
 
 
@@ -227,23 +230,54 @@ def cheapest_offers(
     on which nothing fits or holds come last. `calibrations` are of this model, by the name
     of the device that was measured.
     """
-    offers = []
-    for node in nodes:
-        laid_out = list(layouts(plan, shape, node))
-        calibration = calibrations.get(node.device.name)
-        candidates = list(sweep(laid_out, shape, node, workload, calibration=calibration))
-        holding = [swept for swept in candidates if holds(node, swept)]
-        if holding:
-            offers.append(Offer(node=node, best=min(holding, key=_dearness)))
-        else:
-            why = "nothing holds the constraints" if candidates else "does not fit"
-            offers.append(Offer(node=node, best=None, why_not=why))
+    offers = [
+        _offer(plan, shape, node, workload, holds, calibrations.get(node.device.name))
+        for node in nodes
+    ]
     return sorted(offers, key=_order)
 
 
-def _dearness(swept: Swept) -> tuple[float, float]:
-    cost_usd = swept.cost_per_million_tokens_usd
-    return (0.0 if cost_usd is None else cost_usd, -swept.point.output_tokens_per_s)
+def _offer(
+    plan: Plan,
+    shape: NetworkShape,
+    node: Node,
+    workload: Workload,
+    holds: Holds,
+    calibration: Calibration | None,
+) -> Offer:
+    """Cheapest layout of one machine, which is the one of most tokens per second.
+
+    Fewer users never have more of them, so each layout is tried from the most users down, as long
+    as it has as many, and left where it cannot be the best any more.
+    """
+    best: Swept | None = None
+    fits = False
+    for laid_out in layouts(plan, shape, node):
+        found: Swept | None = None
+        for swept in sweep(
+            [laid_out],
+            shape,
+            node,
+            workload,
+            concurrencies=LADDER[::-1],
+            calibration=calibration,
+        ):
+            fits = True
+            if found is not None and _rate(swept) < _rate(found) * _EQUAL:
+                break
+            if found is None and best is not None and _rate(swept) <= _rate(best):
+                break
+            if holds(node, swept):
+                found = swept
+        best = found or best
+    if best is not None:
+        return Offer(node=node, best=best)
+    why = "nothing holds the constraints" if fits else "does not fit"
+    return Offer(node=node, best=None, why_not=why)
+
+
+def _rate(swept: Swept) -> float:
+    return swept.point.output_tokens_per_s
 
 
 def _order(offer: Offer) -> tuple[int, float]:
