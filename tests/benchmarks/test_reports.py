@@ -9,6 +9,9 @@ import pytest
 
 from benchmark_scripts import script
 
+#: The rows are priced once, which takes longer than all that is asked of them.
+pytestmark = pytest.mark.xdist_group("reports")
+
 
 @pytest.fixture(scope="module")
 def reports() -> ModuleType:

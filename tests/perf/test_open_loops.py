@@ -22,39 +22,42 @@ def open_loops(
     engine: str, prompt: int, answer: int, requests: int, dispersion: float = 1.0
 ) -> list[RunPoint]:
     """Runs of one load at all rates."""
-    runs = [
-        PlannedRun(
-            shape=load_shape(MODEL, catalogue_first=True),
-            node=node(gpu="H100"),
-            plan=Plan(model=MODEL, engine=engine),
-            lengths=LengthLaws.ranged(prompt, answer, 0.5),
-            concurrency=1,
-            request_count=requests,
-            protocol="open",
-            rate_per_s=rate,
-            dispersion=dispersion,
-        )
-        for rate in RATES
-    ]
+    runs = [run_of(engine, prompt, answer, requests, rate, dispersion) for rate in RATES]
     return [each.point for each in predict_runs(runs)]
+
+
+def run_of(
+    engine: str, prompt: int, answer: int, requests: int, rate_per_s: float, dispersion: float
+) -> PlannedRun:
+    return PlannedRun(
+        shape=load_shape(MODEL, catalogue_first=True),
+        node=node(gpu="H100"),
+        plan=Plan(model=MODEL, engine=engine),
+        lengths=LengthLaws.ranged(prompt, answer, 0.5),
+        concurrency=1,
+        request_count=requests,
+        protocol="open",
+        rate_per_s=rate_per_s,
+        dispersion=dispersion,
+    )
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi"])
 @pytest.mark.parametrize("dispersion", [1e-3, 1.0, 50.0])
 def test_every_rate_has_a_finite_prediction(engine: str, dispersion: float) -> None:
     """Few requests far beyond saturation, and even arrivals, had first tokens of `nan`."""
+    loads = list(itertools.product((8, 4000), (1, 32, 512), (1, 2, 20, 1000), RATES))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for prompt, answer, requests in itertools.product(
-            (8, 4000), (1, 32, 512), (1, 2, 20, 1000)
-        ):
-            found = open_loops(engine, prompt, answer, requests, dispersion)
-            for rate, point in zip(RATES, found, strict=True):
-                what = f"{prompt} / {answer}, {requests} at {rate:g}/s"
-                assert 0 < point.ttft_ms <= point.e2e_ms * (1 + 1e-9), what
-                assert 0 < point.tpot_ms < math.inf, what
-                assert point.e2e_ms < math.inf, what
-                assert point.output_tokens_per_s <= 1.001 * rate * answer, what
+        found = predict_runs([run_of(engine, *load, dispersion) for load in loads])
+    for (prompt, answer, requests, rate), point in zip(
+        loads, (each.point for each in found), strict=True
+    ):
+        what = f"{prompt} / {answer}, {requests} at {rate:g}/s"
+        assert 0 < point.ttft_ms <= point.e2e_ms * (1 + 1e-9), what
+        assert 0 < point.tpot_ms < math.inf, what
+        assert point.e2e_ms < math.inf, what
+        assert point.output_tokens_per_s <= 1.001 * rate * answer, what
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi"])
