@@ -36,6 +36,9 @@ SIBLINGS = {
     "amd/Llama-3.1-8B-Instruct-FP8-KV": ("Llama-3.1-8B", "fp8"),
     "zai-org/GLM-4.7-FP8": ("GLM-4.6", "fp8"),
     "zai-org/GLM-5-FP8": ("GLM-5", "fp8_block"),
+    "nvidia/DeepSeek-V4-Flash-0731-NVFP4": ("DeepSeek-V4-Flash", "nvfp4"),  # of another day
+    "deepseek-ai/DeepSeek-R1-0915": ("DeepSeek-R1", "fp8_block"),
+    "google/gemma-4-31B-it-qat-w4a16-ct": ("gemma-4-31B", "int4"),
     "legraphista/glm-4-9b-chat-GPTQ": (
         "glm-4-9b-chat",
         "int4_g128",
@@ -66,6 +69,7 @@ def test_a_copy_or_a_version_in_fewer_bits_has_the_shape_of_its_model(
         "Qwen/Qwen2.5-VL-9B-Instruct",
         "meta-llama/Llama-3.1-9B",
         "google/gemma-3-170m",
+        "deepseek-ai/DeepSeek-R1-2048",
         "TheBloke/Llama-2-7B-GGUF",
         "meta-llama/Llama-Guard-4-12B",
         "Llama-3.1-8B-AWQ",

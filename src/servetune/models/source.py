@@ -303,10 +303,17 @@ def _nearest(model: str, alike: Sequence[str] | None) -> str | None:
     return next(name for name in alike if known[name] is closest)
 
 
+#: Month and day, or year and month, of a checkpoint's release.
+_DATE = re.compile(r"(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])|2[3-9](0[1-9]|1[0-2])")
+
+
 def _words(model: str) -> list[str]:
-    """Words of a model's name that tell it apart from its siblings."""
+    """Words of a model's name that tell it apart from its siblings.
+
+    A release of another day has the shape of the one before: `0731` and `2507` tell nothing.
+    """
     ignored = bundled("models", "data/quantized.toml")["words"]["ignored"]
-    return [word for word in _all_words(model) if word not in ignored]
+    return [word for word in _all_words(model) if word not in ignored and not _DATE.fullmatch(word)]
 
 
 def _all_words(model: str) -> list[str]:
