@@ -62,8 +62,8 @@ collected first, some; of those collected on 2026-11-28 and later on 2026-11-29 
 `c`), all that are sound; of those before on 2026-11-29, bursts and a few others; and all on H20 and
 consumer cards, in four bits, of few users of vLLM from 0.17 on, of vLLM 0.8 and 0.9, of one or 16
 users of SGLang and of its on H100, of few users on AMD, of networks of GLM, DeepSeek, Kimi,
-MiniMax, Ling, Step, ERNIE and Nemotron 3, and vLLM's bursts of over a hundred. Each later
-collection was judged once before anybody had looked:
+MiniMax, Ling, Step, ERNIE and Nemotron 3, vLLM's bursts of over a hundred, and answers that a
+client cuts. Each later collection was judged once before anybody had looked:
 
 {blind}
 The tables below are of the {unseen} that nobody has looked at one by one; their held shares as a

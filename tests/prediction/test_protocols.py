@@ -449,6 +449,16 @@ def test_both_lengths_of_a_mixed_set_are_means_also_a_whole_one() -> None:
     assert stated.output_tokens_per_s > 1.1 * whole.output_tokens_per_s  # all end together
 
 
+@pytest.mark.parametrize("osl", ["121.3", "128.0"])
+def test_answers_that_a_client_cuts_end_nearly_together(osl: str) -> None:
+    """A burst of 64 with a limit of 128 tokens had a third of the measured rate (R1 on H20)."""
+    cut = priced("burst", concurrency=64, isl="215.3", osl=osl)
+    equal = priced("burst", concurrency=64, isl="215", osl=str(round(float(osl))))
+    longest = priced("burst", concurrency=64, isl="215.3", osl="110.1")
+    assert cut.output_tokens_per_s == pytest.approx(equal.output_tokens_per_s, rel=0.3)
+    assert cut.output_tokens_per_s > 1.3 * longest.output_tokens_per_s
+
+
 def test_lengths_may_be_means_and_ranges() -> None:
     mixed = priced("open", rate=2, isl="204.9", osl="216.7")
     equal = priced("open", rate=2, isl="205", osl="217")

@@ -329,6 +329,9 @@ def _word(row: Mapping[str, str], name: str) -> str:
 #: Standard deviation of lengths over their mean, where a row gives means of a mixed set: of
 #: conversations, and of long documents, which sets choose by their length.
 _MIXED_SPREAD, _LONG_SPREAD, _LONG_TOKENS = 0.9, 0.2, 2048
+#: Share of a power of two from which on a mean answer says that clients cut answers there, which
+#: then differ as little as `_CUT_SPREAD`: those of conversations have 0.75 to 0.89 of 256.
+_CUT_FROM, _CUT_SPREAD = 0.9, 0.1
 _PROTOCOLS: tuple[Protocol, ...] = ("closed", "open", "static", "offline", "burst")
 #: Other words of tables.
 _PROTOCOL_WORDS = {"steady": "closed"}
@@ -382,7 +385,10 @@ def _spread(row: Mapping[str, str], name: str, mixed: bool) -> Law:
     mean = _number(row, name)
     if mean.is_integer() and not (mixed and "." in row[name]):
         return Always(int(mean))
-    return LogNormal.of_mean(mean, (_MIXED_SPREAD if mean < _LONG_TOKENS else _LONG_SPREAD) * mean)
+    spread = _MIXED_SPREAD if mean < _LONG_TOKENS else _LONG_SPREAD
+    if name == "osl" and mean >= _CUT_FROM * 2 ** math.ceil(math.log2(mean)):
+        spread = _CUT_SPREAD
+    return LogNormal.of_mean(mean, spread * mean)
 
 
 def _request_count(row: Mapping[str, str], protocol: Protocol | None, concurrency: int) -> int:
