@@ -25,8 +25,8 @@ MODEL = "Qwen/Qwen3-8B"
         ("vllm", "0.10.2", "releases from 0.10.2 to before 0.14", False),
         ("vllm", "0.4.0", "releases before 0.6", False),
         ("vllm", "0.3.3", "releases before 0.6", True),
-        ("sglang", "0.5.9.post1", "releases from 0.5.8 on", False),
-        ("sglang", "0.5.10", "releases from 0.5.8 on", True),
+        ("sglang", "0.5.9.post1", "releases from 0.5.2 to before 0.5.11", False),
+        ("sglang", "0.5.10", "releases from 0.5.2 to before 0.5.11", True),
         ("tgi", "3.3.6", "all releases", True),
     ],
 )

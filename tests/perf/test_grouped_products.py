@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from servetune.hardware import device, node
 from servetune.models import load_shape
-from servetune.perf.roofline import Step, coefficients_for, operations
+from servetune.perf.roofline import (
+    PlannedRun,
+    Step,
+    coefficients_for,
+    operations,
+    predict_runs,
+)
 from servetune.perf.roofline.coefficients import Coefficients, changed, value_at
 from servetune.perf.roofline.step import StepLaw
 from servetune.perf.roofline.tables import table_for
 from servetune.plan import Plan
+from servetune.workload import LengthLaws
 
 PROMPTS = Step(prefill_tokens=8192, prefill_pairs=8192 * 4096, prefill_sequences=1)
 
@@ -140,7 +148,7 @@ def test_an_earlier_release_has_what_is_known_of_it() -> None:
         ("vllm", "0.32.0"),
         ("vllm", "nightly-5b8c30d62b754b57"),
         ("vllm", "0.1.dev17893+g5b8c30d"),
-        ("sglang", "0.5.9"),
+        ("sglang", "0.5.11"),
     ):
         assert coefficients_for(hopper, engine, version) == coefficients_for(hopper, engine)
 
@@ -148,11 +156,12 @@ def test_an_earlier_release_has_what_is_known_of_it() -> None:
 @pytest.mark.parametrize(
     ("engine", "version", "gpu", "apart"),
     [
-        ("vllm", "0.10.1", "H200", "DeepSeek-V3 GLM-4.5-Air GLM-4.6"),
+        ("vllm", "0.10.1", "H200", "DeepSeek-V3 GLM-4.5-Air GLM-4.6 Kimi-K2-Instruct"),
         ("vllm", "0.10.2", "H200", ""),
-        ("vllm", "", "MI300X", "DeepSeek-V3 GLM-4.5-Air GLM-4.6"),
-        ("sglang", "0.4.5", "H200", "DeepSeek-V3 GLM-4.5-Air GLM-4.6"),
-        ("sglang", "0.5.7", "H200", "GLM-4.5-Air GLM-4.6"),
+        ("vllm", "", "MI300X", "DeepSeek-V3 GLM-4.5-Air GLM-4.6 Kimi-K2-Instruct"),
+        ("sglang", "0.4.5", "H200", "DeepSeek-V3 GLM-4.5-Air GLM-4.6 Kimi-K2-Instruct"),
+        ("sglang", "0.4.7", "MI300X", "DeepSeek-V3 GLM-4.5-Air GLM-4.6 Kimi-K2-Instruct"),
+        ("sglang", "0.5.10", "H200", "GLM-4.5-Air GLM-4.6"),
         ("sglang", "", "H200", "GLM-4.6"),
         ("sglang", "0.5.7", "MI300X", ""),
         ("trtllm", "", "H200", ""),
@@ -161,18 +170,59 @@ def test_an_earlier_release_has_what_is_known_of_it() -> None:
 def test_routers_without_a_kernel_of_their_own_take_longer(
     engine: str, version: str, gpu: str, apart: str
 ) -> None:
-    """256 experts in eight groups, 128 and 160 in one; Qwen3's choose without a bias."""
+    """256 experts in eight groups, 128, 160 and 384 in one; Qwen3's choose without a bias."""
     one_user = Step(decode_context_tokens=1000, decode_sequences=1)
     c = coefficients_for(device(gpu), engine, version)
-    networks = {
-        name.rpartition("/")[2]: experts_s(name, gpu, one_user, c)
-        - experts_s(name, gpu, one_user, changed(c, {"experts.router_s": 0.0}))
+    plain = changed(c, {"experts.router_s": 0.0})
+    further_s = {
+        name.rpartition("/")[2]: experts_s(name, gpu, one_user, c, tensor_parallel=8)
+        - experts_s(name, gpu, one_user, plain, tensor_parallel=8)
         for name in (
             "deepseek-ai/DeepSeek-V3",
             "zai-org/GLM-4.5-Air",
             "zai-org/GLM-4.6",
+            "moonshotai/Kimi-K2-Instruct",
             "Qwen/Qwen3-30B-A3B",
         )
     }
-    assert [name for name, further_s in networks.items() if further_s] == apart.split()
-    assert networks["GLM-4.6"] == pytest.approx(89 * 40e-6 * bool(apart), abs=1e-9)
+    assert [name for name, seconds in further_s.items() if seconds] == apart.split()
+    assert further_s["GLM-4.6"] == pytest.approx(89 * 40e-6 * bool(apart), abs=1e-9)
+
+
+def test_many_plans_at_once_have_the_same_routers() -> None:
+    """Bulk predictions beside single ones, where routers have kernels and where not."""
+    networks = ("deepseek-ai/DeepSeek-V3", "zai-org/GLM-4.6", "Qwen/Qwen3-30B-A3B")
+    runs = [
+        PlannedRun(
+            shape=load_shape(name, catalogue_first=True),
+            node=node(gpu="H200", count=8),
+            plan=Plan(model=name, engine="vllm", tensor_parallel=ways),
+            lengths=LengthLaws.fixed(512, 64),
+            concurrency=1,
+            request_count=1,
+            engine_version=version,
+        )
+        for name in networks
+        for ways in (4, 8)
+        for version in ("0.10.1", "0.11.0")
+    ]
+    for run, found in zip(runs, predict_runs(runs), strict=True):
+        (alone,) = predict_runs([run])
+        assert found.point.tpot_ms == pytest.approx(alone.point.tpot_ms, rel=1e-12)
+        law = coefficients_for(run.node.device, "vllm", run.engine_version)
+        further = 1e3 * sum(
+            op.count * law.experts.router_s
+            for op in operations(run.plan, run.shape).experts
+            if op.router_group_experts > law.experts.fused_group_experts
+        )
+        plain = msgspec.structs.replace(run, engine_version="0.11.0")
+        (fused,) = predict_runs([plain])
+        assert found.point.tpot_ms - fused.point.tpot_ms == pytest.approx(further, abs=1e-6)
+
+
+def test_blocks_take_longer_on_mi300x_under_sglang_alone() -> None:
+    sglang, vllm = (coefficients_for(device("MI300X"), name) for name in ("sglang", "vllm"))
+    assert sglang.gemm.kernel_blocks_s > 2 * vllm.gemm.kernel_blocks_s
+    assert sglang.experts.layer_blocks_s > 2 * vllm.experts.layer_blocks_s
+    other = coefficients_for(device("MI355X"), "sglang")
+    assert other.experts.layer_blocks_s < 0.5 * sglang.experts.layer_blocks_s

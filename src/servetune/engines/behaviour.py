@@ -42,6 +42,7 @@ class Era(msgspec.Struct, frozen=True, kw_only=True):
         years: Years that tables of measurements give in place of a release.
         apart: Whether kernels and host are others, so that what holds for present engines says
             nothing of them.
+        alike: Whether only few networks differ, so that its runs are of the present kind.
         coefficients: Paths of `perf.roofline.Coefficients` to values that differ.
         on_amd: Coefficients that differ on AMD's silicon alone; the fit's factors of the port come
             on top.
@@ -52,6 +53,7 @@ class Era(msgspec.Struct, frozen=True, kw_only=True):
     named: str = ""
     years: tuple[int, ...] = ()
     apart: bool = False
+    alike: bool = False
     coefficients: Mapping[str, bool | int | float] = MappingProxyType({})
     on_amd: Mapping[str, bool | int | float] = MappingProxyType({})
 

@@ -43,7 +43,9 @@ def routed_experts(keys: Keys, experts: int, active: int, **parts: Any) -> Exper
             f"the configuration of '{keys.name}': {active} experts per token are more than "
             f"its {experts} experts"
         )
-    groups = keys.optional("n_group")
+    groups = keys.config.get("n_group")  # read for its cost alone: odd values are none
+    if isinstance(groups, bool) or not isinstance(groups, int) or not 0 < groups <= experts:
+        groups = None
     return ExpertFeedForward(experts=experts, active=active, groups=groups, **parts)
 
 

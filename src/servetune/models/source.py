@@ -279,7 +279,11 @@ def sibling_of(model: str) -> QuantizedCheckpoint | None:
     """
     table = bundled("models", "data/quantized.toml")
     words, stored_as = _words(model), table["words"]["stored"]
-    base = _nearest(model, _by_words().get(tuple(word for word in words if word not in stored_as)))
+    alike = _by_words().get(tuple(word for word in words if word not in stored_as))
+    days = _days(model)
+    if days and not any(_days(name) in (days, set()) for name in alike or ()):
+        alike = None  # models of its name are all of other days, and may have other shapes
+    base = _nearest(model, alike)
     own = model in catalogue() or model in quantized_checkpoints()
     publisher = model.partition("/")[0].lower()
     if base is None or "/" not in model or own or publisher in table["words"]["other_formats"]:
@@ -310,10 +314,14 @@ _DATE = re.compile(r"(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])|2[3-9](0[1-9]|1[0-2])"
 def _words(model: str) -> list[str]:
     """Words of a model's name that tell it apart from its siblings.
 
-    A release of another day has the shape of the one before: `0731` and `2507` tell nothing.
+    The day of a release (`0731`, `2507`) is none of them.
     """
     ignored = bundled("models", "data/quantized.toml")["words"]["ignored"]
     return [word for word in _all_words(model) if word not in ignored and not _DATE.fullmatch(word)]
+
+
+def _days(model: str) -> set[str]:
+    return {word for word in _all_words(model) if _DATE.fullmatch(word)}
 
 
 def _all_words(model: str) -> list[str]:

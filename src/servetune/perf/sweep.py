@@ -44,8 +44,11 @@ LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024
 BATCHED_TOKENS = (None, 2048, 4096, 8192, 16384)
 SEQUENCES = (None, 32, 64, 128, 256, 512, 1024)
 
-#: Share of a rate above which another is equal: its steps are solved to some digits.
-_EQUAL = 1 - 1e-9
+#: Two rates are equal within this share, to which steady states are solved.
+_NEAR = 1e-9
+_EQUAL = 1 - _NEAR
+#: Longest answers of which fewer users may have more tokens per second.
+_FEW_TOKENS = 2
 
 Holds = Callable[[Node, "Swept"], bool]
 
@@ -247,8 +250,9 @@ def _offer(
 ) -> Offer:
     """Cheapest layout of one machine, which is the one of most tokens per second.
 
-    Fewer users never have more of them, so each layout is tried from the most users down, as long
-    as it has as many, and left where it cannot be the best any more.
+    Fewer users seldom have more of them, so each layout is tried from the most users down, as long
+    as it has as many, and left where it cannot be the best any more; not where a calibration
+    corrects each number of users by itself, nor of answers of one or two tokens.
     """
     best: Swept | None = None
     fits = False
@@ -263,10 +267,12 @@ def _offer(
             calibration=calibration,
         ):
             fits = True
-            if found is not None and _rate(swept) < _rate(found) * _EQUAL:
-                break
-            if found is None and best is not None and _rate(swept) <= _rate(best):
-                break
+            known, equal = (found, _EQUAL) if found is not None else (best, 1 + _NEAR)
+            if known is not None and _rate(swept) < _rate(known) * equal:
+                answer_tokens = _rate(swept) / swept.point.requests_per_s
+                if calibration is None and answer_tokens > _FEW_TOKENS:
+                    break
+                continue
             if holds(node, swept):
                 found = swept
         best = found or best

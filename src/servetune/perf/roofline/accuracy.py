@@ -137,7 +137,7 @@ def kind_of_run(node: Node, plan: Plan, shape: NetworkShape, ran: Ran | None = N
         device=node.device.name,
         architecture=architecture_of(node.device),
         engine=facts.name,
-        release="present" if era is None else "past" if era.apart else "earlier",
+        release="present" if era is None or era.alike else "past" if era.apart else "earlier",
         network="experts" if sparse else "dense",
         bits=_bits(stored),
     )

@@ -79,8 +79,8 @@ class ExpertProducts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         layer_mxfp4_s: Time of such a layer in mxfp4.
         router_s: Further time of a layer whose router is no kernel of its own: a dozen small ones,
             three of which select.
-        fused_router_width: Most experts of a group among which the kernel of routers with a bias
-            can choose, if there is one; see `ExpertsOp.router_width`.
+        fused_group_experts: Most experts of a group among which the kernel of routers with a bias
+            can choose, if there is one; see `ExpertsOp.router_group_experts`.
         extra_rows: Rows that a grouped product computes for each expert it touches beyond those
             it needs: half a tile, and the busiest device's share of a skewed routing.
         extra_rows_packed: Extra rows of kernels that widen weights, whose tiles are small.
@@ -100,7 +100,7 @@ class ExpertProducts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     layer_4bit_s: float = 20e-6
     layer_mxfp4_s: float = 25e-6
     router_s: float = 40e-6
-    fused_router_width: float = math.inf
+    fused_group_experts: float = math.inf
     extra_rows: float = 45.0
     extra_rows_packed: float = 16.0
     every_expert_tokens: int = 0

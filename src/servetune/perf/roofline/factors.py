@@ -238,8 +238,9 @@ def scopes_of(device: Device, engine: str, version: str) -> tuple[str, ...]:
     if device.vendor != "NVIDIA":
         facts = step_law_facts(engine)
         era = facts.era_of(version)
+        named = "present" if era is None or era.alike else era.name
         silicon = device.architecture.lower() or device.vendor.lower()
-        release = f"port:{facts.name}/{era.name if era else 'present'}"
+        release = f"port:{facts.name}/{named}"
         families = dict.fromkeys((silicon.rstrip("0123456789"), silicon))
         scopes += [f"{release}/{name}" for name in families]
     return tuple(scopes)

@@ -129,8 +129,8 @@ class ExpertsOp(msgspec.Struct, frozen=True, kw_only=True):
         traffic_per_token: Numbers read and written per token.
         token_copies: Batches (data-parallel ranks) whose tokens meet these experts.
         scheme: Storage of weights (`Quantization.scheme`); empty or `none` if as published.
-        router_width: Experts of a group among which a router with a bias chooses; infinite where
-            the experts are no power of two, 0 for other routers.
+        router_group_experts: Experts of a group among which a router with a bias chooses;
+            infinite where the experts are no power of two, 0 for other routers.
     """
 
     count: int
@@ -145,7 +145,7 @@ class ExpertsOp(msgspec.Struct, frozen=True, kw_only=True):
     weight_width_bytes: float
     math_dtype: str
     scheme: str = ""
-    router_width: float = 0.0
+    router_group_experts: float = 0.0
 
     def touched(self, tokens: float) -> float:
         """Local experts that at least one of `tokens` visits, on average."""
@@ -528,7 +528,7 @@ class _Split:
             weight_width_bytes=width,
             math_dtype=math_dtype,
             scheme=self.scheme(scopes),
-            router_width=_router_width(part),
+            router_group_experts=_chosen_among(part),
         )
 
     def elementwise_numbers(self, layer: Layer) -> float:
@@ -577,11 +577,14 @@ class _Split:
         return float(ranks * self.hidden / self.ways)
 
 
-def _router_width(part: ExpertFeedForward) -> float:
+def _chosen_among(part: ExpertFeedForward) -> float:
     """Experts among which a router with a bias chooses at a time; see `ExpertsOp`.
 
-    Kernels of their own exist for numbers of experts that are powers of two alone.
+    Kernels of their own exist for numbers of experts that are powers of two, and one for Kimi's
+    384, which counts as if it knew groups of 32 as the oldest do.
     """
     if part.groups is None or not part.router_bias:
         return 0.0
+    if part.experts == 384 and part.groups == 1:
+        return 32.0
     return part.experts / part.groups if part.experts.bit_count() == 1 else math.inf

@@ -478,7 +478,7 @@ def _experts_line(op: ExpertsOp, device: Device, c: Coefficients) -> _ExpertsLin
             kernel_s, fraction = c.experts.layer_mxfp4_s, c.experts.compute_fraction_mxfp4
     else:
         fraction = c.experts.compute_fraction
-    if op.router_width > c.experts.fused_router_width:
+    if op.router_group_experts > c.experts.fused_group_experts:
         kernel_s += c.experts.router_s
     return _ExpertsLine(
         op=op,

@@ -362,7 +362,7 @@ def _expert_kernel_s(table: Mapping[str, Array], c: Mapping[str, Array]) -> Arra
         c[f"experts.layer{kind}_s"][:, None] for kind in ("", "_blocks", "_4bit", "_mxfp4")
     )
     plain = np.where(table["mxfp4"] > 0, mxfp4, plain)
-    apart = table["router_width"] > c["experts.fused_router_width"][:, None]
+    apart = table["router_group_experts"] > c["experts.fused_group_experts"][:, None]
     kernel_s = np.where(table["blocks"] > 0, blocks, plain)
     kernel_s = np.where(table["four_bit"] > 0, four_bit, kernel_s)
     return np.asarray(kernel_s + apart * c["experts.router_s"][:, None])
@@ -403,7 +403,7 @@ _EXPERTS = {
     "log_untouched": 0.0,
     "choices": 1.0,
     "columns": 1.0,
-    "router_width": 0.0,
+    "router_group_experts": 0.0,
     **_KIND,
 }
 _ATTENTION = {
@@ -542,7 +542,7 @@ def _experts_row(op: ExpertsOp, ops: Operations, node: Node) -> tuple[float, ...
         op.token_copies * np.log1p(-op.active / op.experts),
         op.experts / op.active,
         op.columns,
-        op.router_width,
+        op.router_group_experts,
         *_kind(op, node),
     )
 
