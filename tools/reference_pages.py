@@ -316,6 +316,7 @@ def _machines() -> str:
         NOTE,
         "# Machines of the catalogue\n",
         "Dense rates in TFLOPS; 16-bit is bf16 unless it says fp16. Memory as the driver has it.\n",
+        "GB/s are the memory's, less what error correction takes on boards of Ada (a sixteenth).\n",
         "[Your own hardware](../guides/your-own-hardware.md) adds devices.\n",
         "| device | memory GiB | GB/s | 16-bit | fp8 | int8 | fp4 | W | link | source |",
         "|---|--:|--:|--:|--:|--:|--:|--:|---|---|",

@@ -9,7 +9,7 @@ from servetune.errors import InputError
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf import performance_at
-from servetune.perf.roofline import interval_of
+from servetune.perf.roofline import coefficients_for, interval_of
 from servetune.plan import Plan
 from servetune.workload import LengthLaws, Workload
 
@@ -53,3 +53,12 @@ def test_an_old_release_is_slower_and_less_sure() -> None:
     assert points[1].output_tokens_per_s < 0.9 * points[0].output_tokens_per_s
     factors = [interval_of(machine, plan, shape).high_factor for plan in (now, then)]
     assert factors[1] > 1.03 * factors[0]
+
+
+def test_requests_wait_longer_for_the_queue_of_present_releases() -> None:
+    """Of vLLM's alone: earlier eras say their own time, as each states all that differs."""
+    found = [
+        coefficients_for(node(gpu="H100").device, "vllm", version).host.request_s
+        for version in ("0.5.0", "0.6.1", "0.7.3", "0.10.1", "0.13.0", "0.16.0", "0.30.0")
+    ]
+    assert found == [5e-3] * 5 + [8e-3] * 2

@@ -228,6 +228,15 @@ def test_a_users_devices_are_added_or_replace_the_bundled_ones(tmp_path):
     assert device("L4").memory_bytes_per_s == 300 * GB * 15 / 16
 
 
+def test_error_correction_takes_a_share_of_the_bandwidth(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(OWN.replace("memory_mib", "memory_share = 0.5\nmemory_mib", 1))
+    whole = tmp_path / "whole.toml"
+    whole.write_text(OWN)
+    (halved, own) = (load_devices(one)["Mine"].memory_bytes_per_s for one in (path, whole))
+    assert halved == own / 2
+
+
 def test_devices_and_nodes_compare_by_value():
     assert device("L4") == load_devices()["L4"]
     assert instance("g5.xlarge") == instance("G5.xlarge")

@@ -19,7 +19,7 @@ from servetune.perf import (
     simulate,
 )
 from servetune.perf.roofline import PlannedRun, RunPoint, coefficients_for, predict_runs
-from servetune.perf.sweep import cheapest_offers, sweep
+from servetune.perf.sweep import cheapest_offers, layouts, sweep
 from servetune.plan.plan import Plan
 from servetune.workload import LengthLaws, Workload
 from servetune.workload.arrivals import Poisson
@@ -203,6 +203,47 @@ def test_a_sweep_asks_what_the_runs_say_of_each_place() -> None:
         for name in ("itl_ms", "ttft_ms", "e2e_ms", "output_tokens_per_s", "running"):
             assert getattr(one.point, name) == pytest.approx(getattr(expected, name), rel=1e-6)
     assert plain[0].correction is None
+
+
+@pytest.mark.parametrize("ratios", [None, (0.9, 0.93, 1.4), (1.9, 1.0, 1.0)])
+@pytest.mark.parametrize(("limit", "most"), [("itl_ms", 15.0), ("e2e_ms", 9000.0), ("", 0.0)])
+def test_an_offer_is_the_best_of_the_whole_search(
+    ratios: tuple[float, ...] | None, limit: str, most: float
+) -> None:
+    """Runs that correct each number of users by themselves let fewer users have more tokens."""
+    given = ratios and calibrated(
+        [
+            Anchor(
+                predicted_ttft_ms=100,
+                predicted_tpot_ms=10,
+                measured_ttft_ms=100 * ratio,
+                measured_tpot_ms=10 * ratio,
+                place=place_of(PLAN, users),
+            )
+            for users, ratio in zip((4, 64, 256), ratios, strict=True)
+        ]
+    )
+    plan = msgspec.structs.replace(PLAN, max_num_seqs=8)
+    holding = [
+        swept.point
+        for laid_out in layouts(plan, SHAPE, MACHINE)
+        for swept in sweep([laid_out], SHAPE, MACHINE, LOAD, calibration=given or None)
+        if not limit or getattr(swept.point, limit) <= most
+    ]
+    (offer,) = cheapest_offers(
+        plan,
+        SHAPE,
+        [MACHINE],
+        LOAD,
+        holds=lambda _on, swept: not limit or getattr(swept.point, limit) <= most,
+        calibrations={"H100": given} if given else {},
+    )
+    assert holding
+    assert offer.best is not None
+    fastest = max(point.output_tokens_per_s for point in holding)
+    assert offer.best.point.output_tokens_per_s == pytest.approx(fastest)
+    fewest = min(p.concurrency for p in holding if p.output_tokens_per_s > fastest * (1 - 1e-9))
+    assert offer.best.point.concurrency == fewest
 
 
 def test_a_slower_first_token_lets_fewer_prompts_come_together() -> None:
