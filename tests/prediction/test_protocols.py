@@ -209,7 +209,9 @@ def test_a_burst_has_no_more_requests_than_the_run() -> None:
 
 @pytest.mark.parametrize("version", ["0.13", "0.17"])
 def test_a_prompt_that_comes_by_chance_misses_a_step_that_was_composed_ahead(version: str) -> None:
-    """vLLM composes ahead from 0.14 on, whose steps are 0.8 ms shorter besides: two of them."""
+    """vLLM composes ahead from 0.14 on, whose steps are 0.8 ms shorter besides, two of them, and
+    whose requests wait 3 ms longer for the queue.
+    """
     lengths = LengthLaws.fixed(512, 256)
     load = Workload.of(lengths, request_count=400, arrivals=Poisson(8.0), seed=5)
     records = simulate(Plan(model=MODEL, engine_version=version), SHAPE, H100, load).records
@@ -217,7 +219,7 @@ def test_a_prompt_that_comes_by_chance_misses_a_step_that_was_composed_ahead(ver
     found = priced("open", rate=8, requests=400, engine_version=version)
     assert found.ttft_ms == pytest.approx(ttft_ms, rel=0.1)
     before = priced("open", rate=8, requests=400, engine_version="0.13")
-    missed_ms = found.tpot_ms - 2 * 0.8 if version == "0.17" else 0.0
+    missed_ms = found.tpot_ms - 2 * 0.8 + 3.0 if version == "0.17" else 0.0
     assert found.ttft_ms - before.ttft_ms == pytest.approx(missed_ms, rel=0.1)
 
 
