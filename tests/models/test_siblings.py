@@ -72,6 +72,7 @@ def test_a_copy_or_a_version_in_fewer_bits_has_the_shape_of_its_model(
         "deepseek-ai/DeepSeek-R1-2048",
         "mistralai/Mistral-Large-2512",  # of another shape than that of 2407
         "mistralai/Ministral-8B-Instruct-2512",
+        "someone/Mistral-Large-Instruct",
         "TheBloke/Llama-2-7B-GGUF",
         "meta-llama/Llama-Guard-4-12B",
         "Llama-3.1-8B-AWQ",

@@ -281,7 +281,7 @@ def sibling_of(model: str) -> QuantizedCheckpoint | None:
     words, stored_as = _words(model), table["words"]["stored"]
     alike = _by_words().get(tuple(word for word in words if word not in stored_as))
     days = _days(model)
-    if days and not any(_days(name) in (days, set()) for name in alike or ()):
+    if not any(_days(name) in (days, set()) for name in alike or ()):
         alike = None  # models of its name are all of other days, and may have other shapes
     base = _nearest(model, alike)
     own = model in catalogue() or model in quantized_checkpoints()
