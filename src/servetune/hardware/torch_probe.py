@@ -34,7 +34,7 @@ def main() -> int:
     found = facts(kind)
     found["read_gb_per_s"] = read_gb_per_s(kind, seconds, found["memory_mib"])
     found["tflops"] = {
-        name: round(rate, 3)
+        name: float(f"{rate:.3g}")
         for name, product in products(kind).items()
         if (rate := product_tflops(kind, product, seconds))
     }
