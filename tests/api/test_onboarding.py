@@ -161,7 +161,7 @@ def test_this_machine_is_measured_by_the_engines_own_python(own: Path) -> None:
         pytest.skip("no vLLM: set SERVETUNE_VLLM")
     rates = measure_device(str(python), seconds=0.2)
     assert 1 < rates.read_gb_per_s < 1000
-    assert 0 < rates.tflops["bf16"] < 100  # a processor without its instructions has 0.001
+    assert 0 < rates.tflops["bf16"] < 100  # without instructions for it: 0.0005
     own.parent.mkdir()
     own.write_text(as_toml(onboarded(rates, name="this CPU", today="2026-11-23").row))
     assert device("this CPU").architecture == "cpu"

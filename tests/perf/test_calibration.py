@@ -164,18 +164,18 @@ def place_of(
     return found
 
 
-def test_a_sweep_asks_what_the_runs_say_of_each_place() -> None:
-    few, many = (
-        Anchor(
-            predicted_ttft_ms=100,
-            predicted_tpot_ms=10,
-            measured_ttft_ms=100 * ratio,
-            measured_tpot_ms=10 * ratio,
-            place=place_of(PLAN, users),
-        )
-        for users, ratio in ((2, 0.8), (256, 1.4))
+def calibrated_at(*measured: tuple[int, float]) -> Calibration:
+    """Calibration by runs of numbers of users, with measured over predicted times."""
+    return calibrated(
+        [
+            msgspec.structs.replace(anchor(ratio, ratio), place=place_of(PLAN, users))
+            for users, ratio in measured
+        ]
     )
-    found = calibrated([few, many])
+
+
+def test_a_sweep_asks_what_the_runs_say_of_each_place() -> None:
+    found = calibrated_at((2, 0.8), (256, 1.4))
     users = (2, 256)
     plain, corrected = (
         list(sweep([PLAN], SHAPE, MACHINE, LOAD, concurrencies=users, calibration=given))
@@ -211,23 +211,12 @@ def test_an_offer_is_the_best_of_the_whole_search(
     ratios: tuple[float, ...] | None, limit: str, most: float
 ) -> None:
     """Runs that correct each number of users by themselves let fewer users have more tokens."""
-    given = ratios and calibrated(
-        [
-            Anchor(
-                predicted_ttft_ms=100,
-                predicted_tpot_ms=10,
-                measured_ttft_ms=100 * ratio,
-                measured_tpot_ms=10 * ratio,
-                place=place_of(PLAN, users),
-            )
-            for users, ratio in zip((4, 64, 256), ratios, strict=True)
-        ]
-    )
+    given = calibrated_at(*zip((4, 64, 256), ratios, strict=True)) if ratios else None
     plan = msgspec.structs.replace(PLAN, max_num_seqs=8)
     holding = [
         swept.point
         for laid_out in layouts(plan, SHAPE, MACHINE)
-        for swept in sweep([laid_out], SHAPE, MACHINE, LOAD, calibration=given or None)
+        for swept in sweep([laid_out], SHAPE, MACHINE, LOAD, calibration=given)
         if not limit or getattr(swept.point, limit) <= most
     ]
     (offer,) = cheapest_offers(
