@@ -1,9 +1,11 @@
 """What all tests share: where the optional shared data are, and the command line as a process."""
 
+import functools
 import importlib.util
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -74,16 +76,24 @@ def pytest_collection_modifyitems(config, items):
 def pytest_xdist_make_scheduler(config, log):
     """Hand out tests by function, all cases of one together, and those of an `xdist_group`.
 
-    xdist's own loadgroup hands out case by case: 20 s of a core more for ten thousand tests.
+    xdist's own loadgroup hands out case by case: 20 s of a core more for ten thousand tests. And
+    it writes groups where pytest 9.2 does not read them (xdist 3.8), so they are read here from the
+    files, each of which has one for all of its tests.
     """
-    from xdist.scheduler import LoadGroupScheduling
+    from xdist.scheduler import LoadScopeScheduling
 
-    class ByFunction(LoadGroupScheduling):
+    class ByFunction(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            scope = super()._split_scope(nodeid)
-            return nodeid.partition("[")[0] if scope == nodeid else scope
+            return _group(nodeid.partition("::")[0]) or nodeid.partition("[")[0]
 
     return ByFunction(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+@functools.cache
+def _group(file):
+    """The `xdist_group` that a file of tests is marked with, if any."""
+    found = re.search(r"^pytestmark = .*xdist_group\(\"(\w+)\"\)", (ROOT / file).read_text(), re.M)
+    return found and found[1]
 
 
 @pytest.fixture(scope="session")
