@@ -3,16 +3,25 @@
 import msgspec
 import pytest
 
-from servetune.engines import check_parallel, concurrent_sequences, memory, rank_weights_bytes
+from servetune.engines import (
+    check_parallel,
+    concurrent_sequences,
+    memory,
+    rank_weights_bytes,
+    resolved,
+)
 from servetune.errors import PlanError
-from servetune.hardware import device
+from servetune.hardware import device, node
 from servetune.models import (
     kv_bytes_per_token,
     load_shape,
     state_bytes_per_sequence,
     weight_bytes,
 )
+from servetune.perf import performance_at
+from servetune.perf.sim.scheduler_config import scheduler_config_of
 from servetune.plan import Plan
+from servetune.workload import LengthLaws, Workload
 
 
 def shape_of(name):
@@ -49,6 +58,48 @@ def test_short_sequences_leave_their_states_less_room_for_tokens():
     assert held == pytest.approx(found.kv_cache_bytes / per_sequence, rel=0.001)
     plain = memory(Plan(model="Qwen/Qwen3-8B"), shape_of("Qwen/Qwen3-8B"), card)
     assert plain.kv_tokens_at(16) == plain.kv_tokens_per_engine
+
+
+def test_sglang_keeps_states_in_memory_of_their_own():
+    """A ratio of 0.9 to keys and values, five states for each that runs, three before 0.5.14."""
+    shape, card = shape_of(QWEN), device("B200")
+
+    def divided(**fields):
+        return memory(Plan(model=QWEN, engine="sglang", **fields), shape, card)
+
+    found = divided()
+    assert found.state_pool_bytes == pytest.approx(0.9 * found.kv_cache_bytes)
+    state = found.state_bytes_per_sequence
+    assert found.most_sequences == found.state_pool_bytes // (5 * state)
+    assert divided(engine_version="0.5.13").most_sequences == found.state_pool_bytes // (3 * state)
+    assert divided(prefix_caching=False).most_sequences == found.state_pool_bytes // state
+    lazy = divided(extra=(("mamba_radix_cache_strategy", "extra_buffer_lazy"),))
+    assert lazy.most_sequences == found.state_pool_bytes // (4 * state)
+    even = divided(extra=(("mamba_full_memory_ratio", 1),))
+    assert even.state_pool_bytes == pytest.approx(even.kv_cache_bytes)
+    assert found.kv_tokens_at(16) == found.kv_tokens_per_engine
+    for other in (
+        memory(Plan(model=QWEN), shape, card),
+        memory(Plan(model="", engine="sglang"), shape_of("Qwen/Qwen3-8B"), card),
+    ):
+        assert (other.state_pool_bytes, other.most_sequences) == (0.0, None)
+
+
+def test_no_more_run_than_have_room_for_their_states():
+    shape, card = shape_of(QWEN), device("H200")
+    plan = Plan(model=QWEN, engine="sglang", max_num_seqs=4_096)
+    most = memory(plan, shape, card).most_sequences
+    assert concurrent_sequences(plan, shape, card, 16) == most < 1_000
+    workload = Workload.of(LengthLaws.fixed(16, 512), request_count=100)
+    machine = node(gpu="H200", count=1)
+    crowd, few = (
+        performance_at(shape, machine, plan, workload, users).running
+        for users in (1_024, most // 2)
+    )
+    assert crowd == pytest.approx(most, rel=0.02)
+    assert few < most // 2
+    config = scheduler_config_of(resolved(plan, shape, card), memory(plan, shape, card))
+    assert (config.max_num_seqs, config.state_blocks) == (most, 0)
 
 
 def test_states_are_split_by_head():

@@ -169,6 +169,49 @@ def test_a_row_states_settings_of_its_server_in_the_engines_words():
     assert served.plan.gpu_memory_fraction == 0.8
 
 
+@pytest.mark.parametrize(
+    ("columns", "degrees", "places"),
+    [
+        ({"tp": "8", "dp": "8", "server_args": "enable_dp_attention=true"}, (1, 8), 128),
+        ({"tp": "1", "dp": "8", "server_args": "enable_dp_attention=true"}, (1, 8), 128),
+        ({"tp": "8", "dp": "4", "server_args": "enable_dp_attention=true"}, (2, 4), 256),
+        ({"tp": "8", "server_args": "enable_dp_attention=true"}, (8, 1), 1024),  # one rank
+        (
+            {
+                "tp": "8",
+                "dp": "8",
+                "server_args": "enable_dp_attention=true;max_running_requests=256",
+            },
+            (1, 8),
+            32,
+        ),
+        ({"tp": "2", "dp": "4", "server_args": "max_running_requests=256"}, (2, 4), 256),
+        (
+            {"engine": "trtllm", "tp": "4", "server_args": "enable_attention_dp=true"},
+            (1, 4),
+            256,
+        ),
+        ({"engine": "trtllm", "tp": "4"}, (4, 1), 1024),
+    ],
+)
+def test_attention_of_several_ranks_counts_devices_as_the_engine_does(columns, degrees, places):
+    row = {**ROW, "model": "Qwen/Qwen3-30B-A3B", "gpu": "b200", "concurrency": "1024"}
+    plan = run_of(row | {"engine": "sglang"} | columns, catalogued).plan
+    assert (plan.tensor_parallel, plan.data_parallel) == degrees
+    assert plan.expert_parallel is (
+        "attention" in columns.get("server_args", "") and degrees[1] > 1
+    )
+    assert plan.max_num_seqs == places
+
+
+def test_sglang_takes_few_sequences_of_a_network_with_compressed_attention():
+    row = {**ROW, "model": "deepseek-ai/DeepSeek-V4-Flash", "gpu": "b200", "concurrency": "1024"}
+    ranks = {"engine": "sglang", "tp": "4", "dp": "4", "server_args": "enable_dp_attention=true"}
+    assert run_of(row | ranks, catalogued).plan.max_num_seqs == 64
+    assert run_of(row | {"engine": "sglang", "tp": "4"}, catalogued).plan.max_num_seqs == 256
+    assert run_of(row | {"engine": "vllm", "tp": "4"}, catalogued).plan.max_num_seqs == 1024
+
+
 def test_stated_settings_lengthen_what_they_lengthen():
     crowd = {**ROW, "concurrency": "64"}
     plain, few = (priced_row(crowd | {"server_args": text}) for text in ("", "max_num_seqs=16"))

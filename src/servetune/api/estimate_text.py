@@ -127,6 +127,11 @@ def _model_text(best: Split, shape: NetworkShape) -> Iterator[str]:
         f"                        + {format_bytes(memory.kv_cache_bytes)} "
         f"cache of {format_bytes(memory.device_bytes)}"
     )
+    if memory.most_sequences is not None:
+        yield (
+            f"                        + {format_bytes(memory.state_pool_bytes)} "
+            f"for the states of {memory.most_sequences:,} sequences"
+        )
     if answer.cached_fraction:
         yield f"  prefix cache          has {answer.cached_fraction:.0%} of the prompts' tokens"
     yield (f"  fit                   yes: the cache of one copy holds {memory.kv_tokens:,} tokens")

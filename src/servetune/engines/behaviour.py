@@ -13,7 +13,7 @@ import msgspec
 from servetune.decoding import ready
 from servetune.engines.tables import engine_table
 from servetune.hardware.device import Device
-from servetune.models.shape import NetworkShape
+from servetune.models.shape import CompressedAttention, NetworkShape
 from servetune.plan.plan import Plan, Setting
 
 FieldValues = Mapping[str, Any]
@@ -239,6 +239,57 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
+class StatePool(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory that an engine sets aside for states of linear attention and Mamba.
+
+    Attributes:
+        ratio_setting: Setting of the ratio between it and the memory of keys and values.
+        ratio: The same where nobody says.
+        strategy_setting: Setting of how beginnings are found again.
+        states: Number of states that each running sequence takes, by the setting's value.
+        usual: Value of the setting where nobody says.
+        before: First release of that value.
+        earlier: Value until then.
+    """
+
+    ratio_setting: str
+    ratio: float
+    strategy_setting: str
+    states: Mapping[str, int]
+    usual: str
+    before: tuple[int, int, int]
+    earlier: str
+
+    def share(self, plan: Plan) -> float:
+        """Share of the memory for caches that states take."""
+        told = _settings(plan).get(self.ratio_setting)
+        ratio = float(told) if isinstance(told, int | float) else self.ratio
+        return ratio / (1 + ratio)
+
+    def states_each(self, plan: Plan) -> int:
+        """States that each running sequence of a resolved plan takes."""
+        if not plan.prefix_caching:
+            return 1
+        release = _release(plan.engine_version or "")
+        past = release is not None and release < self.before
+        told = str(_settings(plan).get(self.strategy_setting))
+        return self.states[told if told in self.states else self.earlier if past else self.usual]
+
+
+class AttentionRanks(msgspec.Struct, frozen=True, kw_only=True):
+    """Data-parallel attention of an engine that counts all devices as tensor-parallel.
+
+    Attributes:
+        setting: Setting that turns it on.
+        of_one_device: Whether each device is a rank; else there are as many as copies.
+        shared_limit: Whether the limit of sequences is of all ranks together.
+    """
+
+    setting: str
+    of_one_device: bool = False
+    shared_limit: bool = False
+
+
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     """Scheduler and division of memory of an engine.
 
@@ -260,6 +311,10 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
         fraction_covers_activation: Whether `gpu_memory_fraction` includes activations, captured
             graphs and libraries, beside weights and cache.
         cache_share: Share of the memory left by weights and working memory that the cache takes.
+        state_pool: Memory apart for states; `None` where they share that of keys and values.
+        compressed_places: Sequences at a time that it takes of a network with compressed attention
+            (DeepSeek-V4) where nobody says; `None` for as many as of others.
+        attention_ranks: Data-parallel attention of the devices of a split; `None` where the engine counts such ranks beside tensor parallelism.
         prompt_logits: Whether the largest step has logits of every prompt token, and their
             logarithms, rather than of each sequence's last.
         experts_span_copies: Whether data-parallel copies share one set of routed experts.
@@ -279,12 +334,20 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     budget_covers_answers: bool = True
     fraction_covers_activation: bool = True
     cache_share: float = 1.0
+    state_pool: StatePool | None = None
+    compressed_places: int | None = None
+    attention_ranks: AttentionRanks | None = None
     prompt_logits: bool = False
     experts_span_copies: bool = True
     admission: tuple[AdmissionLimit, ...] = ()
     front_end: FrontEnd = FrontEnd()
     sampling: Sampling = Sampling()
     step_law: StepLawFacts = StepLawFacts()
+
+    def usual_places(self, shape: NetworkShape) -> int | None:
+        """Sequences at a time of a network of which it takes few unless told; else `None`."""
+        compressed = any(isinstance(layer.mixer, CompressedAttention) for layer in shape.layers)
+        return self.compressed_places if compressed else None
 
     def composes_ahead(self, plan: Plan, device: Device, version: str = "") -> bool:
         """Whether steps are composed ahead where nobody says, so that what arrives misses one.
@@ -305,6 +368,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
         return plan.pipeline_parallel == 1 and not plan.draft_tokens and not plan.prefill_replicas
 
 
+@functools.cache
 def behaviour_of(engine: str) -> Behaviour:
     """Behaviour of an engine by `behaviour.toml` in its folder."""
     return msgspec.convert(engine_table(engine, "behaviour.toml"), ready(Behaviour))

@@ -114,6 +114,9 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         kv_tokens: Tokens that the caches of all data-parallel engines of one replica hold together.
         state_bytes_per_sequence: Cache that a sequence occupies on this device before its first
             token (linear attention, Mamba), on the fullest stage.
+        state_pool_bytes: Memory apart for such states, which is not in `kv_cache_bytes`.
+        most_sequences: Sequences of one data-parallel engine whose states have room in it; `None`
+            where states share the memory of keys and values.
     """
 
     device_bytes: float
@@ -127,17 +130,27 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     kv_tokens_per_engine: int
     kv_tokens: int
     state_bytes_per_sequence: float = 0.0
+    state_pool_bytes: float = 0.0
+    most_sequences: int | None = None
 
     def kv_tokens_at(self, context_tokens: float) -> int:
         """Tokens that one engine's cache holds of sequences of this length, their states beside.
 
-        `kv_tokens_per_engine` where nothing keeps a state.
+        `kv_tokens_per_engine` where nothing keeps a state, or has memory apart for it.
         """
-        if not self.state_bytes_per_sequence or context_tokens <= 0:
+        apart = self.most_sequences is not None
+        if apart or not self.state_bytes_per_sequence or context_tokens <= 0:
             return self.kv_tokens_per_engine
         growing_bytes = context_tokens * self.kv_bytes_per_token
         share = growing_bytes / (growing_bytes + self.state_bytes_per_sequence)
         return int(self.kv_tokens_per_engine * share)
+
+    def served(self, plan: Plan) -> Plan:
+        """The resolved plan with no more sequences at a time than their states have room for."""
+        most, limit = self.most_sequences, plan.max_num_seqs
+        if most is None or limit is None or limit <= most:
+            return plan
+        return msgspec.structs.replace(plan, max_num_seqs=most)
 
     @property
     def reserved_bytes(self) -> float:
@@ -170,8 +183,10 @@ def _divided(plan: Plan, shape: NetworkShape, device: Device) -> Memory:
     activation_bytes, graph_bytes, runtime_bytes = _reserved_bytes(plan, shape, device, placed)
     reserved_bytes = activation_bytes + graph_bytes + runtime_bytes
     free_bytes = usable_bytes - reserved_bytes
+    pools = [_pool_bytes(plan, free_bytes, stage) for stage in placed.stages]
     left = [
-        (_cache_bytes(plan, free_bytes, stage), stage.kv_bytes_per_token) for stage in placed.stages
+        (_cache_bytes(plan, free_bytes, stage) - pool_bytes, stage.kv_bytes_per_token)
+        for stage, pool_bytes in zip(placed.stages, pools, strict=True)
     ]
     # A stage whose layers keep nothing per token sets no limit.
     growing = [stage for stage in left if stage[1]] or [(min(left)[0], 1.0)]
@@ -189,6 +204,8 @@ def _divided(plan: Plan, shape: NetworkShape, device: Device) -> Memory:
         kv_tokens_per_engine=tokens,
         kv_tokens=tokens * plan.data_parallel,
         state_bytes_per_sequence=placed.most_state_bytes,
+        state_pool_bytes=max(pools),
+        most_sequences=_pooled_sequences(plan, free_bytes, placed),
     )
 
 
@@ -215,9 +232,12 @@ def _sequences_in(free_bytes: float, plan: Plan, placed: _Placement, context_tok
     limit = plan.max_num_seqs or 1
     fitting: float = math.inf
     for stage in placed.stages:
-        left = _cache_bytes(plan, free_bytes, stage)
+        pool_bytes = _pool_bytes(plan, free_bytes, stage)
+        left = _cache_bytes(plan, free_bytes, stage) - pool_bytes
         need = stage.sequence_bytes(context_tokens, plan.block_tokens or 1)
+        need -= stage.recurrent_bytes if pool_bytes else 0.0
         fitting = min(fitting, left // need if need else (limit if left else 0))
+    fitting = min(fitting, _pooled_sequences(plan, free_bytes, placed) or fitting)
     return min(int(fitting), plan.max_num_seqs or int(fitting)) * plan.data_parallel
 
 
@@ -340,8 +360,10 @@ def with_useful_places(
         return msgspec.structs.replace(plan, max_num_seqs=count)
 
     def filled(count: int) -> bool:
-        held = memory(with_places(count), shape, device).kv_tokens_at(context_tokens)
-        return held >= count * context_tokens
+        divided = memory(with_places(count), shape, device)
+        if divided.most_sequences is not None and divided.most_sequences < count:
+            return False
+        return divided.kv_tokens_at(context_tokens) >= count * context_tokens
 
     low, high = 1, min(plan.max_num_seqs, budget)
     if filled(high):
@@ -408,6 +430,28 @@ def _cache_bytes(plan: Plan, free_bytes: float, stage: _Stage) -> float:
     return share * max(0.0, free_bytes - stage.weights_bytes)
 
 
+def _pool_bytes(plan: Plan, free_bytes: float, stage: _Stage) -> float:
+    """Bytes of a stage's memory for caches that are set aside for states."""
+    pool = engine(plan.engine).behaviour.state_pool
+    if pool is None or not stage.recurrent_bytes:
+        return 0.0
+    return pool.share(plan) * _cache_bytes(plan, free_bytes, stage)
+
+
+def _pooled_sequences(plan: Plan, free_bytes: float, placed: _Placement) -> int | None:
+    """Sequences whose states have room in the memory set aside for them; `None` without such."""
+    pool = engine(plan.engine).behaviour.state_pool
+    kept = [stage for stage in placed.stages if stage.recurrent_bytes]
+    if pool is None or not kept:
+        return None
+    return min(
+        int(
+            _pool_bytes(plan, free_bytes, stage) // (stage.recurrent_bytes * pool.states_each(plan))
+        )
+        for stage in kept
+    )
+
+
 def _reserved_bytes(
     plan: Plan, shape: NetworkShape, device: Device, placed: _Placement
 ) -> tuple[float, float, float]:
@@ -472,6 +516,7 @@ class _Stage(NamedTuple):
     """Bytes of one pipeline stage on each of its devices.
 
     Attributes:
+        recurrent_bytes: States of linear attention and Mamba of one sequence, of `state_bytes`.
         caches: Bytes of one token in each part of the cache, over all layers, and the window that
             keeps it, if any.
     """
@@ -479,6 +524,7 @@ class _Stage(NamedTuple):
     weights_bytes: float
     kv_bytes_per_token: float
     state_bytes: float
+    recurrent_bytes: float
     caches: tuple[tuple[float, int | None], ...]
 
     def sequence_bytes(self, context_tokens: int, block_tokens: int) -> float:
@@ -597,12 +643,16 @@ def _stage(
         for layer in layers
         for part in cache_parts(layer.mixer, width, tensor_parallel=ways)
     )
+    states = [
+        (layer.mixer, layer.count * state_bytes(layer.mixer, plain_bytes, tensor_parallel=ways))
+        for layer in layers
+    ]
     return _Stage(
         weights_bytes=weights_bytes,
         kv_bytes_per_token=sum(bytes_per_token for bytes_per_token, _ in caches),
-        state_bytes=sum(
-            layer.count * state_bytes(layer.mixer, plain_bytes, tensor_parallel=ways)
-            for layer in layers
+        state_bytes=sum(each for _, each in states),
+        recurrent_bytes=sum(
+            each for mixer, each in states if isinstance(mixer, LinearAttention | StateSpace)
         ),
         caches=caches,
     )

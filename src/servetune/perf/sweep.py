@@ -205,7 +205,7 @@ def sweep(
             laws[alike] = law, corrections, moments, {}
         law, corrections, moments, known = laws[alike]
         kv_tokens = divided.kv_tokens_at(moments.context_tokens)
-        state = SteadyState(law, filled, kv_tokens, moments, known)
+        state = SteadyState(law, divided.served(filled), kv_tokens, moments, known)
         for concurrency in concurrencies:
             point = state.at(concurrency, corrections.on(concurrency))
             yield Swept(

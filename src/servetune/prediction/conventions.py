@@ -45,6 +45,7 @@ class UnstatedSettings(msgspec.Struct, frozen=True, kw_only=True):
         max_num_batched_tokens: Token budget of one step.
         max_num_seqs: Sequences that a copy decodes at a time at most; its users if `None`.
         enforce_eager: Whether steps run without captured graphs.
+        prefix_caching: Whether beginnings of prompts are kept.
         kv_cache_dtype: Type of keys and values where the row states none.
         admission_delay_steps: Mean delay before a waiting prompt is admitted, in decode steps.
         divided_attention: Whether every device attends to its own users (data-parallel
@@ -60,6 +61,7 @@ class UnstatedSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int | None = None
     enforce_eager: bool | None = None
     gpu_memory_fraction: float | None = None
+    prefix_caching: bool | None = None
     kv_cache_dtype: str | None = None
     admission_delay_steps: float = 0.0
     divided_attention: bool = False

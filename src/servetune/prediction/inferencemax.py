@@ -12,6 +12,7 @@ their state of January to March 2026. Settings that they state and a table leave
 | attention divided by users | `dp-attn: true`, where a row has no version |
 | requests sent before the run | twice the users from February 2026 on (pull request 480) |
 | tokens of one step, share of memory | `--chunked-prefill-size`, `--max_num_tokens` and similar |
+| no prompts kept by SGLang | `--disable-radix-cache` |
 
 No setting follows from a measured time but three choices that say so: `_DRAFTED_TWINS`, the
 reading of SGLang's rows of other lengths (`unstated_settings`), and which runs were not warmed
@@ -83,6 +84,7 @@ def _sglang_settings(row: RowFacts) -> UnstatedSettings:
         draft_acceptance_fraction=_ACCEPTANCE,
         max_num_batched_tokens=step_tokens,
         gpu_memory_fraction=_sglang_memory(row) if step_tokens else None,
+        prefix_caching=False,
         admission_delay_steps=_polled_steps(row),
     )
 

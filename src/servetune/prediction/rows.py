@@ -44,7 +44,7 @@ from servetune.perf.roofline.accuracy import Ran
 from servetune.perf.roofline.runs import Protocol
 from servetune.plan import Plan
 from servetune.prediction.conventions import Convention, RowFacts, UnstatedSettings
-from servetune.prediction.stated_settings import stated_settings
+from servetune.prediction.stated_settings import attention_ranks, registered, stated_settings
 from servetune.workload import LengthLaws
 from servetune.workload.laws import Always, Law, LogNormal, Uniform
 
@@ -90,6 +90,13 @@ def run_of(
     protocol = _protocol(row)
     if unstated.divided_attention or _divided_throughput(facts, shape, protocol):
         tensor_parallel, copies, spread = 1, tensor_parallel, True
+    stated = stated_settings(facts.engine, row.get("server_args", "").strip())
+    ranks = attention_ranks(facts.engine, stated)
+    if ranks is not None:
+        copies = tensor_parallel if ranks.of_one_device and copies == 1 else copies
+        if tensor_parallel % copies == 0:  # it counts all devices, as the engine's own words do
+            tensor_parallel //= copies
+    spread = spread or (ranks is not None and copies > 1)
     drafts = unstated.draft_tokens
     lengths = _lengths(row, facts, unstated.equal_lengths)
     moments = length_moments(lengths)
@@ -97,9 +104,15 @@ def run_of(
     capped = protocol == "open" and bool(row.get("max_concurrency", "").strip())
     each = math.ceil(facts.concurrency / copies / replicas)
     places = _places(protocol, facts.engine, each)
+    few = engine_named(registered(facts.engine)).behaviour.usual_places(shape)
+    if few is not None:
+        places = min(places or few, max(1, few // copies))
+    version = facts.version or unstated.engine_version
+    engine = _planned_as(facts.engine, copies)
     plan = Plan(
         model=shape.name,
-        engine=_planned_as(facts.engine, copies),
+        engine=engine,
+        engine_version=version or None if engine == facts.engine else None,
         tensor_parallel=tensor_parallel,
         pipeline_parallel=_count(row, "pp", default=1),
         data_parallel=copies,
@@ -109,6 +122,7 @@ def run_of(
         gpu_memory_fraction=unstated.gpu_memory_fraction,
         max_num_seqs=unstated.max_num_seqs or places,
         enforce_eager=unstated.enforce_eager,
+        prefix_caching=unstated.prefix_caching,
         max_model_len=moments.longest_tokens,
         kv_cache_dtype=(
             row.get("precision_kv", "").strip()
@@ -119,8 +133,11 @@ def run_of(
         draft_method="mtp" if drafts else None,
         draft_acceptance_fraction=unstated.draft_acceptance_fraction if drafts else None,
     )
-    stated = stated_settings(facts.engine, row.get("server_args", "").strip())
     plan = msgspec.structs.replace(plan, **stated)
+    if ranks is not None and ranks.shared_limit and "max_num_seqs" in stated:
+        plan = msgspec.structs.replace(
+            plan, max_num_seqs=max(1, (plan.max_num_seqs or 1) // copies)
+        )
     # The row was run, so its plan is one that an engine can run: `assumptions` reports changes.
     plan = with_wider_share(with_whole_experts(plan, shape), shape, gpu)
     if protocol == "static" and step_law_facts(facts.engine).batches_have_usual_length:
@@ -140,7 +157,7 @@ def run_of(
         dispersion=1 / _burstiness(row),
         warmed=protocol is not None or unstated.warmed,
         engine=facts.engine,
-        engine_version=facts.version or unstated.engine_version,
+        engine_version=version,
         admission_delay_steps=unstated.admission_delay_steps,
     )
 

@@ -13,6 +13,7 @@ from servetune.engines import (
     step_law_facts,
 )
 from servetune.engines import engine as engine_named
+from servetune.engines.behaviour import AttentionRanks
 from servetune.errors import InputError
 from servetune.plan import Setting
 from servetune.search import fixed_settings
@@ -40,7 +41,7 @@ def stated_settings(engine: str, text: str) -> Mapping[str, Setting]:
     """
     if not text:
         return {}
-    name = _registered(engine)
+    name = registered(engine)
     served_by = engine_named(name)
     settings = fixed_settings(text, types=served_by.settings().types())
     told = plan_from_settings(name, "", settings)
@@ -57,6 +58,14 @@ def stated_settings(engine: str, text: str) -> Mapping[str, Setting]:
 
 
 @functools.cache
-def _registered(engine: str) -> str:
+def registered(engine: str) -> str:
     """Name in `ENGINES` of an engine that is given by the name of its measured runs."""
     return next(name for name in ENGINES if step_law_facts(name).name == engine)
+
+
+def attention_ranks(engine: str, stated: Mapping[str, Setting]) -> AttentionRanks | None:
+    """Data-parallel attention that stated settings turn on, if they do."""
+    ranks = engine_named(registered(engine)).behaviour.attention_ranks
+    extra = stated.get("extra", ())
+    on = ranks is not None and (ranks.setting, True) in (extra if isinstance(extra, tuple) else ())
+    return ranks if on else None

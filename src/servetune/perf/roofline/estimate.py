@@ -200,10 +200,11 @@ def estimate(
     if misfit is None:
         law = step_law(filled, shape, node, corrections.law(chosen))
         kv_tokens = divided.kv_tokens_at(moments.context_tokens)
-        state = SteadyState(law, filled, kv_tokens, moments)
+        served = divided.served(filled)
+        state = SteadyState(law, served, kv_tokens, moments)
         cached_fraction = state.cached_fraction
         best_latency = state.at(1, corrections.on(1))
-        best_throughput = _best_throughput(state, filled, corrections)
+        best_throughput = _best_throughput(state, served, corrections)
         here = corrections.at(best_throughput.concurrency)
         if here is not None:  # everything else is stated at the best throughput
             chosen = here.steady_coefficients(chosen)
@@ -211,7 +212,7 @@ def estimate(
         first_token_factor = corrections.on(best_throughput.concurrency).first_token_factor
         roofline = _roofline(law, node.device, state, best_throughput, filled)
         concurrency = _concurrency_limits(
-            law, filled, kv_tokens, state, ttft_limit_ms, itl_limit_ms, first_token_factor
+            law, filled, divided, state, ttft_limit_ms, itl_limit_ms, first_token_factor
         )
         cost_usd = node.cost_per_million_tokens_usd(best_throughput.output_tokens_per_s)
     streamed = best_throughput.output_tokens_per_s if best_throughput else 0.0
@@ -272,7 +273,7 @@ def performance_at(
     chosen = coefficients or run_coefficients(node.device, filled, shape, workload)
     law = step_law(filled, shape, node, corrections.law(chosen))
     kv_tokens = divided.kv_tokens_at(moments.context_tokens)
-    state = SteadyState(law, filled, kv_tokens, moments)
+    state = SteadyState(law, divided.served(filled), kv_tokens, moments)
     return state.at(concurrency, corrections.on(concurrency))
 
 
@@ -373,7 +374,7 @@ def _roofline(
 def _concurrency_limits(
     law: StepLaw,
     plan: Plan,
-    kv_tokens: float,
+    divided: Memory,
     state: SteadyState,
     ttft_limit_ms: float,
     itl_limit_ms: float,
@@ -404,16 +405,22 @@ def _concurrency_limits(
         step_s = flying.seconds(0, 0.0, 0, each, each * moments.context_tokens)
         return step_s / tokens_per_step(plan)
 
+    kv_tokens = divided.kv_tokens_at(moments.context_tokens)
+
+    def held(tokens_each: float) -> int:
+        count = int(moments.sequences_in(kv_tokens, tokens_each))
+        return min(count, divided.most_sequences or count)
+
     spent_s = first_token_factor * law.coefficients.host.request_s
     holders = {
-        "memory": int(moments.sequences_in(kv_tokens, moments.longest_tokens)) * copies,
+        "memory": held(moments.longest_tokens) * copies,
         "decode": _most(decode_s, itl_limit_ms / MS_PER_S) * copies,
         "scheduler": plan.max_num_seqs * copies,
     }
     binding = min(holders, key=lambda name: holders[name])
     return ConcurrencyLimits(
         memory=holders["memory"],
-        memory_mean=int(moments.sequences_in(kv_tokens, moments.context_tokens)) * copies,
+        memory_mean=held(moments.context_tokens) * copies,
         prefill=_most(prefill_s, ttft_limit_ms / MS_PER_S - spent_s) * copies,
         prefill_requests_per_s=prompts_per_step / full_step_s * stages * copies,
         decode=holders["decode"],

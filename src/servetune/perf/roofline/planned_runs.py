@@ -176,7 +176,7 @@ def run_formulas(runs: Sequence[PlannedRun]) -> tuple[RunFormulas, list[str | No
         if key not in work:
             work[key] = operations(plan, run.shape)
         means = moments_of(run.lengths)
-        tokens, misfit = _cache(plan, run, means.context_tokens)
+        plan, tokens, misfit = _cache(plan, run, means.context_tokens)
         moments.append(means)
         priced.append((work[key], run.node, plan))
         plans.append(plan)
@@ -213,14 +213,17 @@ def _missed_steps(run: PlannedRun, plan: Plan) -> int:
     return int(behaviour.composes_ahead(plan, run.node.device, run.engine_version))
 
 
-def _cache(plan: Plan, run: PlannedRun, context_tokens: float) -> tuple[float, str | None]:
+def _cache(plan: Plan, run: PlannedRun, context_tokens: float) -> tuple[Plan, float, str | None]:
+    """A resolved plan as its memory lets it be served, tokens of its cache, and why it has not
+    the room.
+    """
     try:
         check_parallel(plan, run.shape, run.node)
         divided = check_resolved_fits(plan, run.shape, run.node.device)
     except PlanError as error:
         why = f"{error.message}; {error.hint}" if error.hint else error.message
-        return _cache_all_the_same(plan, run, context_tokens), why
-    return divided.kv_tokens_at(context_tokens), None
+        return plan, _cache_all_the_same(plan, run, context_tokens), why
+    return divided.served(plan), divided.kv_tokens_at(context_tokens), None
 
 
 def _cache_all_the_same(plan: Plan, run: PlannedRun, context_tokens: float) -> float:

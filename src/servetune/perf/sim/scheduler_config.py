@@ -87,9 +87,10 @@ def scheduler_config_of(
             hint=f"leave scheduling_policy out, or take engine {DEFAULT_ENGINE}",
         )
     block_bytes = plan.block_tokens * divided.kv_bytes_per_token
-    state_blocks = math.ceil(divided.state_bytes_per_sequence / block_bytes)
+    apart = divided.most_sequences is not None
+    state_blocks = 0 if apart else math.ceil(divided.state_bytes_per_sequence / block_bytes)
     return SchedulerConfig(
-        max_num_seqs=plan.max_num_seqs,
+        max_num_seqs=divided.served(plan).max_num_seqs or plan.max_num_seqs,
         max_num_batched_tokens=plan.max_num_batched_tokens,
         block_tokens=plan.block_tokens,
         capacity_blocks=_block_count(further.get("num_gpu_blocks_override"))
