@@ -749,6 +749,41 @@ def test_layers_without_an_index_read_what_an_earlier_one_chose():
     assert kv_bytes_per_token(everywhere) - kv_bytes_per_token(shared) == 2 * 132
 
 
+def test_glm_5_3_flash_has_three_linear_layers_before_each_that_searches():
+    file = {
+        "model_type": "glm5_next_text",
+        "layer_types": ["linear_attention"] * 3 + ["deepseek_sparse_attention"],
+        "linear_attn_config": {"num_heads": 4, "head_dim": 8, "short_conv_kernel_size": 4},
+        "kv_lora_rank": 32,
+        "q_lora_rank": 48,
+        "qk_rope_head_dim": 0,
+        "qk_nope_head_dim": 16,
+        "v_head_dim": 16,
+        "first_k_dense_replace": 4,
+        "index_head_dim": 128,
+        "index_n_heads": 4,
+        "index_topk": 64,
+        "index_kpool": 4,
+    }
+    shape = parse(**file)
+    linear, sparse = shape.layers
+    assert (type(linear.mixer), linear.count) == (LinearAttention, 3)
+    assert (linear.mixer.value_heads, linear.mixer.key_dim, linear.mixer.decay) == (4, 8, "channel")
+    assert (sparse.mixer.rope_dim, sparse.mixer.top_k) == (0, 64)
+    # One key of the index for four tokens: 128 bytes and a scale.
+    assert kv_bytes_per_token(shape) == 32 * 2 + 132 / 4
+    streams = 4 * 2 * ((2 + 4) * 4 * (4 * 64 + 1) + 3)
+    assert parameter_count(parse(**file, hc_mult=1)) < parameter_count(shape) - streams // 2
+    with pytest.raises(InputError, match="layers of type 'full_attention'"):
+        parse(**{**file, "layer_types": ["full_attention"] * 4})
+
+
+def test_gemma_4_of_one_tower_is_read_as_gemma_4():
+    written = {"num_hidden_layers": 6, "global_head_dim": 16, "hidden_size_per_layer_input": 0}
+    one, other = (parse(model_type=f"gemma4{kind}_text", **written) for kind in ("", "_unified"))
+    assert one.layers == other.layers
+
+
 def searched(blocks):
     return parse(
         model_type="nemotron-nas",

@@ -37,6 +37,7 @@ SIBLINGS = {
     "zai-org/GLM-4.7-FP8": ("GLM-4.6", "fp8"),
     "zai-org/GLM-5-FP8": ("GLM-5", "fp8_block"),
     "nvidia/DeepSeek-V4-Flash-0731-NVFP4": ("DeepSeek-V4-Flash", "nvfp4"),  # of another day
+    "MiniMaxAI/MiniMax-M3-MXFP8": ("MiniMax-M3", "mxfp8"),
     "deepseek-ai/DeepSeek-R1-0915": ("DeepSeek-R1", "fp8_block"),
     "google/gemma-4-31B-it-qat-w4a16-ct": ("gemma-4-31B", "int4"),
     "legraphista/glm-4-9b-chat-GPTQ": (

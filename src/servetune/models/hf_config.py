@@ -841,6 +841,27 @@ _DEEPSEEK_V4 = Family(
     extra_layer_parameters=hybrids.deepseek_v4_hyper_connections,
     extra_parameters=hybrids.deepseek_v4_last_hyper_connection,
 )
+_GEMMA4 = Family(
+    hybrids.gemma4_feed_forward,
+    _no_window,
+    {
+        "vocab_size": 262144,
+        "head_dim": 256,
+        "global_head_dim": 512,
+        "sliding_window": 512,
+        "sliding_window_pattern": 6,
+        "hidden_size_per_layer_input": 256,
+        "vocab_size_per_layer_input": 262144,
+        "max_position_embeddings": 131072,
+    },
+    tied=True,
+    mixer=hybrids.gemma4,
+    norms_of=hybrids.gemma4_norms,
+    extra_layer_parameters=hybrids.gemma4_layer_inputs,
+    extra_parameters=hybrids.gemma4_input_table,
+    # Dense part next to the experts, under the name of a dense layer's.
+    modules={"shared": ("mlp.down_proj",), "experts": ("experts", "moe.experts")},
+)
 _QWEN3_5 = Family(
     _dense,
     _no_window,
@@ -983,6 +1004,12 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "glm4_moe_lite": _DEEPSEEK_V3,
         "deepseek_v32": _DEEPSEEK_V3._replace(mixer=hybrids.deepseek_v32),
         "glm_moe_dsa": _DEEPSEEK_V3._replace(mixer=hybrids.deepseek_v32),
+        "glm5_next_text": _DEEPSEEK_V3._replace(
+            mixer=hybrids.glm5_next,
+            defaults={**_DEEPSEEK_V3.defaults, "hc_mult": 4, "max_position_embeddings": 1048576},
+            extra_layer_parameters=hybrids.deepseek_v4_hyper_connections,
+            extra_parameters=hybrids.deepseek_v4_last_hyper_connection,
+        ),
         "deepseek_v4": _DEEPSEEK_V4,
         "deepseek_ref": _DEEPSEEK_V4,
         "kimi_linear": Family(
@@ -1025,27 +1052,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "step3p5": _STEP,
         "step3p7": _STEP,
-        "gemma4_text": Family(
-            hybrids.gemma4_feed_forward,
-            _no_window,
-            {
-                "vocab_size": 262144,
-                "head_dim": 256,
-                "global_head_dim": 512,
-                "sliding_window": 512,
-                "sliding_window_pattern": 6,
-                "hidden_size_per_layer_input": 256,
-                "vocab_size_per_layer_input": 262144,
-                "max_position_embeddings": 131072,
-            },
-            tied=True,
-            mixer=hybrids.gemma4,
-            norms_of=hybrids.gemma4_norms,
-            extra_layer_parameters=hybrids.gemma4_layer_inputs,
-            extra_parameters=hybrids.gemma4_input_table,
-            # Dense part next to the experts, under the name of a dense layer's.
-            modules={"shared": ("mlp.down_proj",), "experts": ("experts", "moe.experts")},
-        ),
+        "gemma4_text": _GEMMA4,
+        "gemma4_unified_text": _GEMMA4,
         "llama4_text": _LLAMA4,
         "granite": _LLAMA._replace(tied=True),
         "olmo2": _LLAMA._replace(qk_norm="whole"),

@@ -51,10 +51,11 @@ def routed_experts(keys: Keys, experts: int, active: int, **parts: Any) -> Exper
 
 def latent_attention(keys: Keys, **parts: Any) -> LatentAttention:
     """Latent attention from its usual keys, with further `parts` of some families."""
+    rope_dim = parts.pop("rope_dim", None)
     return LatentAttention(
         heads=keys.positive("num_attention_heads"),
         kv_rank=keys.positive("kv_lora_rank"),
-        rope_dim=keys.positive("qk_rope_head_dim"),
+        rope_dim=keys.positive("qk_rope_head_dim") if rope_dim is None else rope_dim,
         nope_dim=keys.positive("qk_nope_head_dim"),
         value_dim=keys.positive("v_head_dim"),
         q_rank=keys.optional("q_lora_rank"),
@@ -81,12 +82,13 @@ def _index_bytes(dim: int) -> float:
 # DeepSeek-V3.2 and GLM-5: latent attention over the keys that an indexer selects.
 
 
-def deepseek_v32(keys: Keys, layer: int) -> Mixer:
+def deepseek_v32(keys: Keys, layer: int, **parts: Any) -> Mixer:
     index = _index(keys, keys.optional("q_lora_rank"))
     return latent_attention(
         keys,
         top_k=keys.positive("index_topk"),
         index=index if _has_index(keys, layer) else None,
+        **parts,
     )
 
 
@@ -96,7 +98,7 @@ def _index(keys: Keys, query_rank: int | None) -> SparseIndex:
         heads=keys.positive("index_n_heads"),
         dim=dim,
         query_rank=query_rank,
-        key_bytes=_index_bytes(dim),
+        key_bytes=_index_bytes(dim) / (keys.count("index_kpool", 1) or 1),  # one for so many tokens
     )
 
 
@@ -235,6 +237,21 @@ def kimi(keys: Keys, layer: int) -> Mixer:
     if linear_layers and layer + 1 not in linear.members("full_attn_layers"):
         raise keys.wrong(f"neither 'kda_layers' nor 'full_attn_layers' names layer {layer + 1}")
     return latent_attention(keys, output_gate=keys.flag("mla_use_output_gate"))
+
+
+# GLM-5.3-Flash: KDA, and every fourth layer DeepSeek-V3.2's attention without RoPE, its index of
+# pooled keys; hyper-connections between layers (transformers' `glm5_next`, GGUF metadata).
+
+
+def glm5_next(keys: Keys, layer: int) -> Mixer:
+    kind = keys.listed("layer_types", layer)
+    if kind == "deepseek_sparse_attention":
+        return deepseek_v32(keys, layer, rope_dim=keys.count("qk_rope_head_dim"))
+    if kind != "linear_attention":
+        raise keys.not_modelled(f"has layers of type '{kind}'")
+    linear = keys.nested("linear_attn_config")
+    heads, head_dim = linear.positive("num_heads"), linear.positive("head_dim")
+    return _kda(linear, heads, head_dim, decay_rank=head_dim, gate_rank=head_dim)
 
 
 def kimi_experts(keys: Keys, layer: int) -> FeedForward:
