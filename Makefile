@@ -55,11 +55,11 @@ $(TINY)/config.json: | vllm
 TIMED_TESTS = $(shell grep -rl --include='test_*.py' mark.timed tests)
 ENGINE_TESTS = $(shell grep -rl --include='test_*.py' mark.engine tests)
 
-# Two parts: three processes on two cores, since many tests wait; then, alone on the machine, those
+# Two parts: four processes on two cores, since many tests wait; then, alone on the machine, those
 # that judge times. `pytest` by itself runs all in one process; tests/conftest.py has the rules.
 test: $(DEV_STAMP)  ## Tests that need neither a real engine nor a GPU, the slow ones apart
 	@status=0; \
-	  $(BIN)/python -m pytest --part together -n 3 --dist loadgroup || status=1; \
+	  $(BIN)/python -m pytest --part together -n 4 --dist loadgroup || status=1; \
 	  $(BIN)/python -m pytest --part alone $(TIMED_TESTS) || status=1; \
 	  exit $$status
 

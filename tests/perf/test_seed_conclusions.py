@@ -224,7 +224,13 @@ def eight_copies(users: int) -> tuple[float, float]:
     return statistics.median(rates), statistics.median(medians_s)
 
 
-@pytest.mark.parametrize("users", PUBLISHED_COPIES)
+@pytest.mark.parametrize(
+    "users",
+    [
+        pytest.param(users, marks=() if users in (150, 300, 500) else pytest.mark.slow)
+        for users in PUBLISHED_COPIES
+    ],
+)
 def test_eight_copies_have_the_published_rate_and_median(users: int) -> None:
     """All medians but that with 400 users, which is 14% too long: published is less than with 350.
 
