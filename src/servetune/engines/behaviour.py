@@ -314,7 +314,8 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
         state_pool: Memory apart for states; `None` where they share that of keys and values.
         compressed_places: Sequences at a time that it takes of a network with compressed attention
             (DeepSeek-V4) where nobody says; `None` for as many as of others.
-        attention_ranks: Data-parallel attention of the devices of a split; `None` where the engine counts such ranks beside tensor parallelism.
+        attention_ranks: Data-parallel attention of the devices of a split; `None` where the engine
+            counts such ranks beside tensor parallelism.
         prompt_logits: Whether the largest step has logits of every prompt token, and their
             logarithms, rather than of each sequence's last.
         experts_span_copies: Whether data-parallel copies share one set of routed experts.

@@ -87,12 +87,12 @@ class ExpertProducts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         every_expert_tokens: Largest step in which every expert multiplies every token.
     """
 
-    compute_fraction: float = 0.37
-    compute_fraction_packed: float = 0.19
-    compute_fraction_mxfp4: float = 0.30
-    compute_fraction_8bit: float = 0.30
-    compute_fraction_blocks: float = 0.20
-    compute_fraction_4bit: float = 0.21
+    compute_fraction: float = 0.39
+    compute_fraction_packed: float = 0.20
+    compute_fraction_mxfp4: float = 0.32
+    compute_fraction_8bit: float = 0.32
+    compute_fraction_blocks: float = 0.21
+    compute_fraction_4bit: float = 0.23
     half_columns: float = 128.0
     memory_fraction: float
     layer_s: float = 30e-6
@@ -101,8 +101,8 @@ class ExpertProducts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     layer_mxfp4_s: float = 25e-6
     router_s: float = 40e-6
     fused_group_experts: float = math.inf
-    extra_rows: float = 45.0
-    extra_rows_packed: float = 16.0
+    extra_rows: float = 54.0
+    extra_rows_packed: float = 20.0
     every_expert_tokens: int = 0
 
 

@@ -242,9 +242,9 @@ class StepLaws:
         seconds = self._products_s(met).sum(axis=1)
         flops_per_s, bytes_per_s = self._expert_rates
         wide = tokens[:, None]
-        untouched = np.exp(experts["log_untouched"] * wide)
+        visits = experts["visits"] * wide
         every = wide <= c["experts.every_expert_tokens"][:, None]
-        touched = np.where(every, 1.0, 1 - untouched)
+        touched = np.where(every, 1.0, visits / (1 + visits))
         moved = experts["local_bytes"] * touched + experts["traffic_bytes"] * wide
         extra = self._extra_rows * experts["row_flops"] * touched
         computed = experts["flops"] * wide * np.where(every, experts["choices"], 1.0) + extra
@@ -400,7 +400,7 @@ _EXPERTS = {
     "row_flops": 0.0,
     "local_bytes": 0.0,
     "traffic_bytes": 0.0,
-    "log_untouched": 0.0,
+    "visits": 0.0,
     "choices": 1.0,
     "columns": 1.0,
     "router_group_experts": 0.0,
@@ -539,7 +539,7 @@ def _experts_row(op: ExpertsOp, ops: Operations, node: Node) -> tuple[float, ...
         op.local_experts * op.flops_per_extra_row,
         op.local_experts * op.expert_weights * op.weight_width_bytes,
         op.traffic_per_token * ops.activation_bytes,
-        op.token_copies * np.log1p(-op.active / op.experts),
+        op.visits,
         op.experts / op.active,
         op.columns,
         op.router_group_experts,
