@@ -1,11 +1,9 @@
 """What all tests share: where the optional shared data are, and the command line as a process."""
 
-import functools
 import importlib.util
 import io
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -18,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# Makes forked.py importable; pytest's importlib mode does not.
+# Makes forked.py and groups.py importable; pytest's importlib mode does not.
 sys.path.insert(0, str(ROOT / "tests"))
 
 # Ray reads these when it is imported: it tells nobody of itself, and the loopback is every
@@ -82,18 +80,13 @@ def pytest_xdist_make_scheduler(config, log):
     """
     from xdist.scheduler import LoadScopeScheduling
 
+    from groups import group_of
+
     class ByFunction(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            return _group(nodeid.partition("::")[0]) or nodeid.partition("[")[0]
+            return group_of(ROOT / nodeid.partition("::")[0]) or nodeid.partition("[")[0]
 
     return ByFunction(config, log) if config.getvalue("dist") == "loadgroup" else None
-
-
-@functools.cache
-def _group(file):
-    """The `xdist_group` that a file of tests is marked with, if any."""
-    found = re.search(r"^pytestmark = .*xdist_group\(\"(\w+)\"\)", (ROOT / file).read_text(), re.M)
-    return found and found[1]
 
 
 @pytest.fixture(scope="session")

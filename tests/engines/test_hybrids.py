@@ -4,13 +4,14 @@ import msgspec
 import pytest
 
 from servetune.engines import (
+    check_fits,
     check_parallel,
     concurrent_sequences,
     memory,
     rank_weights_bytes,
     resolved,
 )
-from servetune.errors import PlanError
+from servetune.errors import DoesNotFit, PlanError
 from servetune.hardware import device, node
 from servetune.models import (
     kv_bytes_per_token,
@@ -18,8 +19,9 @@ from servetune.models import (
     state_bytes_per_sequence,
     weight_bytes,
 )
-from servetune.perf import performance_at
+from servetune.perf import estimate, performance_at
 from servetune.perf.sim.scheduler_config import scheduler_config_of
+from servetune.perf.sweep import sweep
 from servetune.plan import Plan
 from servetune.workload import LengthLaws, Workload
 
@@ -72,7 +74,8 @@ def test_sglang_keeps_states_in_memory_of_their_own():
     state = found.state_bytes_per_sequence
     assert found.most_sequences == found.state_pool_bytes // (5 * state)
     assert divided(engine_version="0.5.13").most_sequences == found.state_pool_bytes // (3 * state)
-    assert divided(prefix_caching=False).most_sequences == found.state_pool_bytes // state
+    for unkept in ({"prefix_caching": False}, {"extra": (("disable_radix_cache", True),)}):
+        assert divided(**unkept).most_sequences == found.state_pool_bytes // state
     lazy = divided(extra=(("mamba_radix_cache_strategy", "extra_buffer_lazy"),))
     assert lazy.most_sequences == found.state_pool_bytes // (4 * state)
     even = divided(extra=(("mamba_full_memory_ratio", 1),))
@@ -83,6 +86,35 @@ def test_sglang_keeps_states_in_memory_of_their_own():
         memory(Plan(model="", engine="sglang"), shape_of("Qwen/Qwen3-8B"), card),
     ):
         assert (other.state_pool_bytes, other.most_sequences) == (0.0, None)
+
+
+def test_no_room_for_the_states_of_one_sequence_is_refused_before_anything_is_priced():
+    name = "Qwen/Qwen3-Next-80B-A3B-Instruct"
+    shape, machine = shape_of(name), node(gpu="L40S", count=4)
+    plan = Plan(model=name, engine="sglang", tensor_parallel=4, max_model_len=2_048)
+    assert memory(plan, shape, machine.device).most_sequences == 0
+    with pytest.raises(DoesNotFit, match="each state of a sequence, of which it keeps several"):
+        check_fits(plan, shape, machine.device)
+    load = Workload.of(LengthLaws.fixed(500, 100), request_count=10)
+    assert "each state" in estimate(shape, machine, plan, load).misfit
+    assert list(sweep([plan], shape, machine, load)) == []
+
+
+@pytest.mark.parametrize("ratio", [-1, 0, True, float("nan"), float("inf"), "half"])
+def test_a_ratio_that_is_none_is_refused(ratio):
+    plan = Plan(model=QWEN, engine="sglang", extra=(("mamba_full_memory_ratio", ratio),))
+    with pytest.raises(PlanError, match="mamba_full_memory_ratio must be a number above 0"):
+        memory(plan, shape_of(QWEN), device("H200"))
+
+
+def test_each_stage_has_its_part_of_the_states():
+    shape, card = shape_of(QWEN), device("H200")
+    plan = Plan(model=QWEN, engine="sglang", pipeline_parallel=4)
+    found = memory(plan, shape, card)
+    assert found.state_pool_bytes == pytest.approx(0.9 * found.kv_cache_bytes)
+    assert (
+        found.most_sequences > memory(Plan(model=QWEN, engine="sglang"), shape, card).most_sequences
+    )
 
 
 def test_no_more_run_than_have_room_for_their_states():

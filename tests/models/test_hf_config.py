@@ -772,6 +772,7 @@ def test_glm_5_3_flash_has_three_linear_layers_before_each_that_searches():
     assert (sparse.mixer.rope_dim, sparse.mixer.top_k) == (0, 64)
     # One key of the index for four tokens: 128 bytes and a scale.
     assert kv_bytes_per_token(shape) == 32 * 2 + 132 / 4
+    assert sparse.mixer.index.key_tokens == 4
     streams = 4 * 2 * ((2 + 4) * 4 * (4 * 64 + 1) + 3)
     assert parameter_count(parse(**file, hc_mult=1)) < parameter_count(shape) - streams // 2
     with pytest.raises(InputError, match="layers of type 'full_attention'"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from servetune.models import counting, load_shape
@@ -104,6 +105,12 @@ def test_one_token_touches_its_active_experts_and_many_touch_all() -> None:
     assert experts.touched(16) < 16 * 8
     assert experts.touched(16) == pytest.approx(128 * 16 / (15 + 16))  # 8 of 128: x = 16 / 15
     assert experts.touched(10_000) == pytest.approx(128, rel=0.01)
+
+
+def test_a_token_that_chooses_every_expert_touches_all() -> None:
+    experts = msgspec.structs.replace(operations(plan(), EXPERTS).experts[0], active=128)
+    assert experts.touched(1) == pytest.approx(128)
+    assert experts.touched(0) == 0
 
 
 def test_expert_parallelism_moves_whole_experts_and_keeps_the_flops() -> None:

@@ -204,11 +204,39 @@ def test_attention_of_several_ranks_counts_devices_as_the_engine_does(columns, d
     assert plan.max_num_seqs == places
 
 
+def test_ranks_that_do_not_divide_the_devices_are_refused():
+    row = {**ROW, "model": "Qwen/Qwen3-30B-A3B", "engine": "sglang", "tp": "8", "dp": "3"}
+    with pytest.raises(ServetuneError, match="tp 8 is no multiple of dp 3"):
+        run_of(row | {"server_args": "enable_dp_attention=true"}, catalogued)
+
+
+def test_ranks_of_a_network_without_experts_are_a_plain_split():
+    row = {**ROW, "engine": "sglang", "tp": "8", "dp": "8"}
+    run = run_of(row | {"server_args": "enable_dp_attention=true"}, catalogued)
+    assert (run.plan.tensor_parallel, run.plan.data_parallel) == (8, 1)
+    said = assumed(row | {"server_args": "enable_dp_attention=true"}, run)
+    assert (
+        said
+        == "enable_dp_attention is priced for networks of experts alone: taken as a plain split"
+    )
+
+
+def test_what_a_row_says_of_its_ranks_is_not_assumed():
+    for columns in (
+        {"engine": "sglang", "tp": "8", "dp": "8", "server_args": "enable_dp_attention=true"},
+        {"engine": "trtllm", "tp": "8", "server_args": "enable_attention_dp=true"},
+    ):
+        row = {**ROW, "model": "Qwen/Qwen3-30B-A3B", **columns}
+        assert assumed(row, run_of(row, catalogued)) == ""
+
+
 def test_sglang_takes_few_sequences_of_a_network_with_compressed_attention():
     row = {**ROW, "model": "deepseek-ai/DeepSeek-V4-Flash", "gpu": "b200", "concurrency": "1024"}
     ranks = {"engine": "sglang", "tp": "4", "dp": "4", "server_args": "enable_dp_attention=true"}
     assert run_of(row | ranks, catalogued).plan.max_num_seqs == 64
     assert run_of(row | {"engine": "sglang", "tp": "4"}, catalogued).plan.max_num_seqs == 256
+    copies = {"engine": "sglang", "tp": "4", "dp": "2"}
+    assert run_of(row | copies, catalogued).plan.max_num_seqs == 256  # each has its own limit
     assert run_of(row | {"engine": "vllm", "tp": "4"}, catalogued).plan.max_num_seqs == 1024
 
 

@@ -45,8 +45,10 @@ def estimated_plan(
     )
     told = plan_from_settings(name, model, settings)
     require_known_settings(served_by, told, allow_unknown=allow_unknown)
-    front, sampling = served_by.behaviour.front_end, served_by.behaviour.sampling
-    read = (front.processes, front.interval, sampling.setting)
+    behaviour = served_by.behaviour
+    front, pool = behaviour.front_end, behaviour.state_pool
+    read = {front.processes, front.interval, behaviour.sampling.setting, "disable_radix_cache"}
+    read |= pool.settings if pool else set()
     idle = [each for each, _ in told.extra if each not in read]
     if idle:
         note(f"note: without effect on the estimate: {', '.join(idle)}")

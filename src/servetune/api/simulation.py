@@ -40,6 +40,7 @@ from servetune.engines import (
     DEFAULT_ENGINE,
     check_weights,
     engine,
+    memory,
     recorded_engine,
     require_known_settings,
     resolved,
@@ -485,6 +486,7 @@ def _cliff(trial: Trial, context: StudyContext, record: TrialRecord, run: Simula
     if not record.results.completed or len(run.records) > _MOST_AGAIN:
         return ""
     plan = resolved(trial.plan, context.shape, context.node.device)
+    plan = memory(plan, context.shape, context.node.device).served(plan)
     places = (plan.max_num_seqs or math.inf) * plan.replicas * plan.data_parallel
     if trial.workload.closed_loop:
         peak = trial.workload.concurrency or len(run.records)

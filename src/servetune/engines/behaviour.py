@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -12,6 +13,7 @@ import msgspec
 
 from servetune.decoding import ready
 from servetune.engines.tables import engine_table
+from servetune.errors import PlanError
 from servetune.hardware.device import Device
 from servetune.models.shape import CompressedAttention, NetworkShape
 from servetune.plan.plan import Plan, Setting
@@ -244,36 +246,60 @@ class StatePool(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ratio_setting: Setting of the ratio between it and the memory of keys and values.
-        ratio: The same where nobody says.
-        strategy_setting: Setting of how beginnings are found again.
-        states: Number of states that each running sequence takes, by the setting's value.
-        usual: Value of the setting where nobody says.
-        before: First release of that value.
-        earlier: Value until then.
+        ratio: Ratio where the plan sets none.
+        strategy_setting: Setting of how kept prompts are found again.
+        states: Number of states that each running sequence takes, by the strategy.
+        default_strategy: Strategy where the plan sets none.
+        default_since: First release with that default.
+        earlier_strategy: Default of the releases before it.
     """
 
     ratio_setting: str
     ratio: float
     strategy_setting: str
     states: Mapping[str, int]
-    usual: str
-    before: tuple[int, int, int]
-    earlier: str
+    default_strategy: str
+    default_since: tuple[int, int, int]
+    earlier_strategy: str
+
+    @property
+    def settings(self) -> frozenset[str]:
+        """Names of the settings that it depends on, but for that of kept prompts."""
+        return frozenset((self.ratio_setting, self.strategy_setting))
 
     def share(self, plan: Plan) -> float:
-        """Share of the memory for caches that states take."""
-        told = _settings(plan).get(self.ratio_setting)
-        ratio = float(told) if isinstance(told, int | float) else self.ratio
+        """Share of the memory for caches that states take.
+
+        Raises:
+            PlanError: The plan's ratio is no number above zero.
+        """
+        ratio = _settings(plan).get(self.ratio_setting, self.ratio)
+        if (
+            isinstance(ratio, bool)
+            or not isinstance(ratio, int | float)
+            or not 0 < ratio < math.inf
+        ):
+            raise PlanError(
+                f"{self.ratio_setting} must be a number above 0, got {ratio!r}",
+                hint=f"leave it out for {self.ratio:g}",
+            )
         return ratio / (1 + ratio)
 
     def states_each(self, plan: Plan) -> int:
         """States that each running sequence of a resolved plan takes."""
-        if not plan.prefix_caching:
+        if not keeps_prompts(plan):
             return 1
         release = _release(plan.engine_version or "")
-        past = release is not None and release < self.before
-        told = str(_settings(plan).get(self.strategy_setting))
-        return self.states[told if told in self.states else self.earlier if past else self.usual]
+        past = release is not None and release < self.default_since
+        default = self.earlier_strategy if past else self.default_strategy
+        return self.states.get(
+            str(_settings(plan).get(self.strategy_setting)), self.states[default]
+        )
+
+
+def keeps_prompts(plan: Plan) -> bool:
+    """Whether a resolved plan keeps prompts to find their beginnings again."""
+    return bool(plan.prefix_caching) and _settings(plan).get("disable_radix_cache") is not True
 
 
 class AttentionRanks(msgspec.Struct, frozen=True, kw_only=True):
@@ -281,12 +307,12 @@ class AttentionRanks(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         setting: Setting that turns it on.
-        of_one_device: Whether each device is a rank; else there are as many as copies.
+        rank_per_device: Whether each device is a rank; else there are as many as copies.
         shared_limit: Whether the limit of sequences is of all ranks together.
     """
 
     setting: str
-    of_one_device: bool = False
+    rank_per_device: bool = False
     shared_limit: bool = False
 
 
@@ -312,8 +338,8 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
             graphs and libraries, beside weights and cache.
         cache_share: Share of the memory left by weights and working memory that the cache takes.
         state_pool: Memory apart for states; `None` where they share that of keys and values.
-        compressed_places: Sequences at a time that it takes of a network with compressed attention
-            (DeepSeek-V4) where nobody says; `None` for as many as of others.
+        compressed_attention_max_seqs: Default of `max_num_seqs` for networks with compressed
+            attention (DeepSeek-V4); `None` for that of others.
         attention_ranks: Data-parallel attention of the devices of a split; `None` where the engine
             counts such ranks beside tensor parallelism.
         prompt_logits: Whether the largest step has logits of every prompt token, and their
@@ -336,7 +362,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     fraction_covers_activation: bool = True
     cache_share: float = 1.0
     state_pool: StatePool | None = None
-    compressed_places: int | None = None
+    compressed_attention_max_seqs: int | None = None
     attention_ranks: AttentionRanks | None = None
     prompt_logits: bool = False
     experts_span_copies: bool = True
@@ -345,10 +371,14 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling = Sampling()
     step_law: StepLawFacts = StepLawFacts()
 
-    def usual_places(self, shape: NetworkShape) -> int | None:
-        """Sequences at a time of a network of which it takes few unless told; else `None`."""
-        compressed = any(isinstance(layer.mixer, CompressedAttention) for layer in shape.layers)
-        return self.compressed_places if compressed else None
+    def default_max_seqs(self, shape: NetworkShape) -> int | None:
+        """Default of `max_num_seqs` that a network's attention makes smaller, if it does."""
+        few = self.compressed_attention_max_seqs
+        if few is None or not any(
+            isinstance(layer.mixer, CompressedAttention) for layer in shape.layers
+        ):
+            return None
+        return few
 
     def composes_ahead(self, plan: Plan, device: Device, version: str = "") -> bool:
         """Whether steps are composed ahead where nobody says, so that what arrives misses one.

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from servetune.engines.behaviour import keeps_prompts
 from servetune.engines.defaults import resolved
 from servetune.engines.engine import engine
 from servetune.engines.parallel import (
@@ -114,7 +115,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         kv_tokens: Tokens that the caches of all data-parallel engines of one replica hold together.
         state_bytes_per_sequence: Cache that a sequence occupies on this device before its first
             token (linear attention, Mamba), on the fullest stage.
-        state_pool_bytes: Memory apart for such states, which is not in `kv_cache_bytes`.
+        state_pool_bytes: Memory apart for such states, on the stage of `kv_cache_bytes`, where it
+            is not counted.
         most_sequences: Sequences of one data-parallel engine whose states have room in it; `None`
             where states share the memory of keys and values.
     """
@@ -183,14 +185,14 @@ def _divided(plan: Plan, shape: NetworkShape, device: Device) -> Memory:
     activation_bytes, graph_bytes, runtime_bytes = _reserved_bytes(plan, shape, device, placed)
     reserved_bytes = activation_bytes + graph_bytes + runtime_bytes
     free_bytes = usable_bytes - reserved_bytes
-    pools = [_pool_bytes(plan, free_bytes, stage) for stage in placed.stages]
-    left = [
-        (_cache_bytes(plan, free_bytes, stage) - pool_bytes, stage.kv_bytes_per_token)
-        for stage, pool_bytes in zip(placed.stages, pools, strict=True)
-    ]
+    parts = [(_cache_parts(plan, free_bytes, stage), stage) for stage in placed.stages]
+    left = [(part.kv_bytes, stage.kv_bytes_per_token, part.state_bytes) for part, stage in parts]
     # A stage whose layers keep nothing per token sets no limit.
-    growing = [stage for stage in left if stage[1]] or [(min(left)[0], 1.0)]
-    kv_cache_bytes, kv_bytes_per_token = min(growing, key=lambda stage: stage[0] / stage[1])
+    growing = [stage for stage in left if stage[1]] or [(min(left)[0], 1.0, min(left)[2])]
+    kv_cache_bytes, kv_bytes_per_token, state_pool_bytes = min(
+        growing, key=lambda stage: stage[0] / stage[1]
+    )
+    most = min(part.sequences for part, _ in parts)
     tokens = _whole_blocks(kv_cache_bytes / kv_bytes_per_token, plan)
     return Memory(
         device_bytes=device.memory_bytes,
@@ -204,8 +206,8 @@ def _divided(plan: Plan, shape: NetworkShape, device: Device) -> Memory:
         kv_tokens_per_engine=tokens,
         kv_tokens=tokens * plan.data_parallel,
         state_bytes_per_sequence=placed.most_state_bytes,
-        state_pool_bytes=max(pools),
-        most_sequences=_pooled_sequences(plan, free_bytes, placed),
+        state_pool_bytes=state_pool_bytes,
+        most_sequences=None if most == math.inf else int(most),
     )
 
 
@@ -232,12 +234,10 @@ def _sequences_in(free_bytes: float, plan: Plan, placed: _Placement, context_tok
     limit = plan.max_num_seqs or 1
     fitting: float = math.inf
     for stage in placed.stages:
-        pool_bytes = _pool_bytes(plan, free_bytes, stage)
-        left = _cache_bytes(plan, free_bytes, stage) - pool_bytes
-        need = stage.sequence_bytes(context_tokens, plan.block_tokens or 1)
-        need -= stage.recurrent_bytes if pool_bytes else 0.0
-        fitting = min(fitting, left // need if need else (limit if left else 0))
-    fitting = min(fitting, _pooled_sequences(plan, free_bytes, placed) or fitting)
+        part = _cache_parts(plan, free_bytes, stage)
+        left, need = part.kv_bytes, stage.sequence_bytes(context_tokens, plan.block_tokens or 1)
+        need -= stage.recurrent_bytes if part.state_bytes else 0.0
+        fitting = min(fitting, part.sequences, left // need if need else (limit if left else 0))
     return min(int(fitting), plan.max_num_seqs or int(fitting)) * plan.data_parallel
 
 
@@ -253,9 +253,7 @@ def caches_prefixes(plan: Plan, divided: Memory) -> bool:
 
     It does not where sequences have a state besides: a block of tokens does not bring it back.
     """
-    further = {name.lstrip("-").replace("-", "_"): value for name, value in plan.extra}
-    off = divided.state_bytes_per_sequence > 0 or further.get("disable_radix_cache") is True
-    return bool(plan.prefix_caching) and not off
+    return keeps_prompts(plan) and not divided.state_bytes_per_sequence
 
 
 def check_fits(
@@ -312,9 +310,13 @@ def check_resolved_fits(
         needed_bytes = max(
             stage.sequence_bytes(longest, plan.block_tokens or 1) for stage in placed.stages
         )
+        what = f"one sequence of {longest} tokens needs"
+        kept = "of cache per device"
+        if found.most_sequences == 0:
+            available_bytes, needed_bytes = found.state_pool_bytes, found.state_bytes_per_sequence
+            what, kept = "each state of a sequence, of which it keeps several, needs", "per device"
         problem = (
-            f"one sequence of {longest} tokens needs {format_bytes(needed_bytes)} of cache per "
-            f"device, {format_bytes(available_bytes)} is left"
+            f"{what} {format_bytes(needed_bytes)} {kept}, {format_bytes(available_bytes)} is left"
         )
     raise DoesNotFit(
         f"{shape.name} as {_degrees(plan)} on {device.name}: {problem}",
@@ -430,26 +432,28 @@ def _cache_bytes(plan: Plan, free_bytes: float, stage: _Stage) -> float:
     return share * max(0.0, free_bytes - stage.weights_bytes)
 
 
-def _pool_bytes(plan: Plan, free_bytes: float, stage: _Stage) -> float:
-    """Bytes of a stage's memory for caches that are set aside for states."""
+class _CacheParts(NamedTuple):
+    """Memory for caches of one stage, per device.
+
+    Attributes:
+        kv_bytes: Memory for keys and values, and for states that have none apart.
+        state_bytes: Memory apart for states.
+        sequences: Sequences whose states have room in it; infinite without such memory.
+    """
+
+    kv_bytes: float
+    state_bytes: float
+    sequences: float
+
+
+def _cache_parts(plan: Plan, free_bytes: float, stage: _Stage) -> _CacheParts:
+    cache_bytes = _cache_bytes(plan, free_bytes, stage)
     pool = engine(plan.engine).behaviour.state_pool
     if pool is None or not stage.recurrent_bytes:
-        return 0.0
-    return pool.share(plan) * _cache_bytes(plan, free_bytes, stage)
-
-
-def _pooled_sequences(plan: Plan, free_bytes: float, placed: _Placement) -> int | None:
-    """Sequences whose states have room in the memory set aside for them; `None` without such."""
-    pool = engine(plan.engine).behaviour.state_pool
-    kept = [stage for stage in placed.stages if stage.recurrent_bytes]
-    if pool is None or not kept:
-        return None
-    return min(
-        int(
-            _pool_bytes(plan, free_bytes, stage) // (stage.recurrent_bytes * pool.states_each(plan))
-        )
-        for stage in kept
-    )
+        return _CacheParts(cache_bytes, 0.0, math.inf)
+    state_bytes = pool.share(plan) * cache_bytes
+    sequences = state_bytes // (stage.recurrent_bytes * pool.states_each(plan))
+    return _CacheParts(cache_bytes - state_bytes, state_bytes, sequences)
 
 
 def _reserved_bytes(

@@ -450,7 +450,7 @@ def cache_parts(
     if isinstance(mixer, LatentAttention) and mixer.top_k and width_bytes == 1:
         entry_bytes += mixer.rope_dim + mixer.kv_rank / 128 * 4
     if mixer.index is not None:
-        entry_bytes += mixer.index.key_bytes
+        entry_bytes += mixer.index.bytes_per_token
     return (CachePart(entry_bytes, mixer.window if isinstance(mixer, Attention) else None),)
 
 

@@ -49,9 +49,8 @@ def routed_experts(keys: Keys, experts: int, active: int, **parts: Any) -> Exper
     return ExpertFeedForward(experts=experts, active=active, groups=groups, **parts)
 
 
-def latent_attention(keys: Keys, **parts: Any) -> LatentAttention:
+def latent_attention(keys: Keys, *, rope_dim: int | None = None, **parts: Any) -> LatentAttention:
     """Latent attention from its usual keys, with further `parts` of some families."""
-    rope_dim = parts.pop("rope_dim", None)
     return LatentAttention(
         heads=keys.positive("num_attention_heads"),
         kv_rank=keys.positive("kv_lora_rank"),
@@ -98,7 +97,8 @@ def _index(keys: Keys, query_rank: int | None) -> SparseIndex:
         heads=keys.positive("index_n_heads"),
         dim=dim,
         query_rank=query_rank,
-        key_bytes=_index_bytes(dim) / (keys.count("index_kpool", 1) or 1),  # one for so many tokens
+        key_bytes=_index_bytes(dim),
+        key_tokens=keys.optional("index_kpool") or 1,
     )
 
 
@@ -164,6 +164,21 @@ def deepseek_v4_hyper_connections(keys: Keys, _layer: int) -> int:
 def deepseek_v4_last_hyper_connection(keys: Keys, _layers: int) -> int:
     streams = keys.positive("hc_mult")
     return streams * streams * keys.positive("hidden_size") + streams + 1
+
+
+# GLM-5.3-Flash: KDA, and every fourth layer DeepSeek-V3.2's attention without RoPE, its index of
+# pooled keys; hyper-connections between layers (transformers' `glm5_next`, GGUF metadata).
+
+
+def glm5_next(keys: Keys, layer: int) -> Mixer:
+    kind = keys.listed("layer_types", layer)
+    if kind == "deepseek_sparse_attention":
+        return deepseek_v32(keys, layer, rope_dim=keys.count("qk_rope_head_dim"))
+    if kind != "linear_attention":
+        raise keys.not_modelled(f"has layers of type '{kind}'")
+    linear = keys.nested("linear_attn_config")
+    heads, head_dim = linear.positive("num_heads"), linear.positive("head_dim")
+    return _kda(linear, heads, head_dim, decay_rank=head_dim, gate_rank=head_dim)
 
 
 # Qwen3-Next, Qwen3.5 and Qwen3.6: gated delta nets, and attention with a gate.
@@ -237,21 +252,6 @@ def kimi(keys: Keys, layer: int) -> Mixer:
     if linear_layers and layer + 1 not in linear.members("full_attn_layers"):
         raise keys.wrong(f"neither 'kda_layers' nor 'full_attn_layers' names layer {layer + 1}")
     return latent_attention(keys, output_gate=keys.flag("mla_use_output_gate"))
-
-
-# GLM-5.3-Flash: KDA, and every fourth layer DeepSeek-V3.2's attention without RoPE, its index of
-# pooled keys; hyper-connections between layers (transformers' `glm5_next`, GGUF metadata).
-
-
-def glm5_next(keys: Keys, layer: int) -> Mixer:
-    kind = keys.listed("layer_types", layer)
-    if kind == "deepseek_sparse_attention":
-        return deepseek_v32(keys, layer, rope_dim=keys.count("qk_rope_head_dim"))
-    if kind != "linear_attention":
-        raise keys.not_modelled(f"has layers of type '{kind}'")
-    linear = keys.nested("linear_attn_config")
-    heads, head_dim = linear.positive("num_heads"), linear.positive("head_dim")
-    return _kda(linear, heads, head_dim, decay_rank=head_dim, gate_rank=head_dim)
 
 
 def kimi_experts(keys: Keys, layer: int) -> FeedForward:

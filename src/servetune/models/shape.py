@@ -37,13 +37,19 @@ class SparseIndex(msgspec.Struct, frozen=True, kw_only=True):
         query_rank: Input width of the query projection; `None` is the hidden size.
         weighted: Whether heads are summed with learned weights (a matrix of their own).
         key_bytes: Cache bytes of one key, scales included, for any cache dtype.
+        key_tokens: Tokens that one key stands for.
     """
 
     heads: int
     dim: int
     key_bytes: float
+    key_tokens: int = 1
     query_rank: int | None = None
     weighted: bool = True
+
+    @property
+    def bytes_per_token(self) -> float:
+        return self.key_bytes / self.key_tokens
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="attention"):

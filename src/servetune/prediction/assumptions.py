@@ -8,6 +8,7 @@ from servetune.engines import DEFAULT_ENGINE, WIDEST_FRACTION
 from servetune.engines.engine import step_law_facts
 from servetune.perf.roofline import PlannedRun
 from servetune.perf.roofline.accuracy import cells
+from servetune.prediction.stated_settings import attention_ranks, stated_settings
 
 #: Words of tables for servers that both compute prompts and decode, `static` batches included.
 _AGGREGATED = ("", "agg", "aggregated", "ifb", "static")
@@ -46,16 +47,7 @@ def _assumptions(row: Mapping[str, str], run: PlannedRun, source: str) -> Iterat
     if version and not any(character.isdigit() for character in version):
         yield f"release {version} has no number: taken as the newest that is described"
     yield from _unread(row, run)
-    divided = plan.data_parallel > 1 and row.get("dp", "").strip() in ("", "1", "1.0")
-    if divided:
-        yield f"attention divided by users over {plan.data_parallel} devices, {source}"
-    elif plan.expert_parallel and row.get("moe_ep", "").strip() in ("", "1", "1.0"):
-        yield (
-            "experts whole on their devices (expert parallelism): split over "
-            f"{plan.tensor_parallel * plan.data_parallel} they would not divide"
-        )
-    elif not plan.expert_parallel and row.get("moe_ep", "").strip() not in ("", "0", "1", "1.0"):
-        yield "no expert parallelism: the network has no experts"
+    yield from _split(row, run, source)
     if plan.draft_tokens:
         yield f"{plan.draft_tokens} tokens drafted ahead per step, {source}"
     if run.admission_delay_steps:
@@ -73,6 +65,25 @@ def _assumptions(row: Mapping[str, str], run: PlannedRun, source: str) -> Iterat
         )
     elif mode not in _AGGREGATED:
         yield f"mode {mode} is not known: priced as one kind of server"
+
+
+def _split(row: Mapping[str, str], run: PlannedRun, source: str) -> Iterator[str]:
+    """Parts of the split over devices that the row does not state, or not so."""
+    plan, columns = run.plan, {name: row.get(name, "").strip() for name in ("dp", "moe_ep")}
+    engine = run.engine or plan.engine
+    ranks = attention_ranks(engine, stated_settings(engine, row.get("server_args", "").strip()))
+    if ranks is not None:
+        if plan.tensor_parallel > 1 and not plan.expert_parallel:
+            yield f"{ranks.setting} is priced for networks of experts alone: taken as a plain split"
+    elif plan.data_parallel > 1 and columns["dp"] in ("", "1", "1.0"):
+        yield f"attention divided by users over {plan.data_parallel} devices, {source}"
+    elif plan.expert_parallel and columns["moe_ep"] in ("", "1", "1.0"):
+        yield (
+            "experts whole on their devices (expert parallelism): split over "
+            f"{plan.tensor_parallel * plan.data_parallel} they would not divide"
+        )
+    elif not plan.expert_parallel and columns["moe_ep"] not in ("", "0", "1", "1.0"):
+        yield "no expert parallelism: the network has no experts"
 
 
 def _unread(row: Mapping[str, str], run: PlannedRun) -> Iterator[str]:

@@ -29,6 +29,7 @@ from servetune.engines import (
     with_wider_share,
 )
 from servetune.engines import engine as engine_named
+from servetune.engines.behaviour import AttentionRanks
 from servetune.errors import InputError, UnknownName
 from servetune.hardware import Device, Node, device, node
 from servetune.models import ExpertFeedForward, NetworkShape
@@ -92,11 +93,13 @@ def run_of(
         tensor_parallel, copies, spread = 1, tensor_parallel, True
     stated = stated_settings(facts.engine, row.get("server_args", "").strip())
     ranks = attention_ranks(facts.engine, stated)
+    sharing = 1  # ranks among which a limit of sequences is divided
     if ranks is not None:
-        copies = tensor_parallel if ranks.of_one_device and copies == 1 else copies
-        if tensor_parallel % copies == 0:  # it counts all devices, as the engine's own words do
-            tensor_parallel //= copies
-    spread = spread or (ranks is not None and copies > 1)
+        count = _rank_count(tensor_parallel, copies, ranks)
+        copies = count if _has_experts(shape) or tensor_parallel == 1 else 1
+        tensor_parallel = max(1, tensor_parallel // copies)
+        spread = spread or (copies > 1 and _has_experts(shape))
+        sharing = copies if ranks.shared_limit else 1
     drafts = unstated.draft_tokens
     lengths = _lengths(row, facts, unstated.equal_lengths)
     moments = length_moments(lengths)
@@ -104,9 +107,10 @@ def run_of(
     capped = protocol == "open" and bool(row.get("max_concurrency", "").strip())
     each = math.ceil(facts.concurrency / copies / replicas)
     places = _places(protocol, facts.engine, each)
-    few = engine_named(registered(facts.engine)).behaviour.usual_places(shape)
+    few = engine_named(registered(facts.engine)).behaviour.default_max_seqs(shape)
     if few is not None:
-        places = min(places or few, max(1, few // copies))
+        few = max(1, few // sharing)
+        places = min(places or few, few)
     version = facts.version or unstated.engine_version
     engine = _planned_as(facts.engine, copies)
     plan = Plan(
@@ -134,10 +138,8 @@ def run_of(
         draft_acceptance_fraction=unstated.draft_acceptance_fraction if drafts else None,
     )
     plan = msgspec.structs.replace(plan, **stated)
-    if ranks is not None and ranks.shared_limit and "max_num_seqs" in stated:
-        plan = msgspec.structs.replace(
-            plan, max_num_seqs=max(1, (plan.max_num_seqs or 1) // copies)
-        )
+    if "max_num_seqs" in stated and plan.max_num_seqs is not None:
+        plan = msgspec.structs.replace(plan, max_num_seqs=max(1, plan.max_num_seqs // sharing))
     # The row was run, so its plan is one that an engine can run: `assumptions` reports changes.
     plan = with_wider_share(with_whole_experts(plan, shape), shape, gpu)
     if protocol == "static" and step_law_facts(facts.engine).batches_have_usual_length:
@@ -189,6 +191,22 @@ def _divided_throughput(facts: RowFacts, shape: NetworkShape, protocol: Protocol
     """Whether a row of highest throughput was measured with attention divided by users."""
     divides = step_law_facts(facts.engine).offline_divides_attention and protocol == "offline"
     return divides and facts.copies == 1 and facts.tensor_parallel > 1 and _has_experts(shape)
+
+
+def _rank_count(devices: int, copies: int, ranks: AttentionRanks) -> int:
+    """Groups of devices that attend to users of their own, of so many devices or in so many copies.
+
+    Raises:
+        InputError: The devices are no multiple of the groups.
+    """
+    if ranks.rank_per_device:
+        return copies if devices == 1 else devices
+    if devices > 1 and devices % copies:
+        raise InputError(
+            f"tp {devices} is no multiple of dp {copies}",
+            hint=f"with {ranks.setting} tp counts all devices",
+        )
+    return copies
 
 
 def _planned_as(name: str, copies: int) -> str:

@@ -30,7 +30,7 @@ def _sglang(plan: Plan, shape: NetworkShape, device: Device) -> FieldValues:
         "max_num_batched_tokens": chunk_tokens,
         # The pool's tokens over the context, times 512, kept within 2,048 and 4,096: the
         # lower end, as a pool that small is the one where it matters.
-        "max_num_seqs": behaviour_of("sglang").usual_places(shape) or 2048,
+        "max_num_seqs": behaviour_of("sglang").default_max_seqs(shape) or 2048,
         "max_model_len": shape.max_context_tokens,
         "gpu_memory_fraction": _static_fraction(
             plan, memory_mib, max(chunk_tokens, 2048), graph_batch

@@ -155,7 +155,7 @@ def _sparse_readings(
 ) -> list[Reading]:
     """The keys that the index picked, and the index over all keys where the layer has one."""
     (part,) = cache_parts(mixer, cache_width_bytes, tensor_parallel=ways)
-    index_bytes = mixer.index.key_bytes if mixer.index else 0.0
+    index_bytes = mixer.index.bytes_per_token if mixer.index else 0.0
     heads = mixer.heads / ways
     if isinstance(mixer, LatentAttention):  # in the compressed space, prefill too
         flops = 2 * heads * (2 * mixer.kv_rank + mixer.rope_dim)
@@ -164,7 +164,7 @@ def _sparse_readings(
     kept_bytes, latent = part.bytes_per_token - index_bytes, isinstance(mixer, LatentAttention)
     found = [Reading(flops, flops, kept_bytes, mixer.top_k, latent)]
     if mixer.index is not None:
-        scored = 2.0 * mixer.index.heads * mixer.index.dim
+        scored = 2.0 * mixer.index.heads * mixer.index.dim / mixer.index.key_tokens
         found.append(Reading(scored, scored, index_bytes, indexing=True))
     return found
 

@@ -409,7 +409,8 @@ def _concurrency_limits(
 
     def held(tokens_each: float) -> int:
         count = int(moments.sequences_in(kv_tokens, tokens_each))
-        return min(count, divided.most_sequences or count)
+        most = divided.most_sequences
+        return count if most is None else min(count, most)
 
     spent_s = first_token_factor * law.coefficients.host.request_s
     holders = {

@@ -160,7 +160,7 @@ class ExpertsOp(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def visits(self) -> float:
-        """Visits of an expert by one token of each batch; x of one token above."""
+        """Mean visits of an expert by one token of each batch: x above for one token."""
         return self.token_copies * self.active / max(self.experts - self.active, _FEWEST)
 
     @property

@@ -176,7 +176,7 @@ def run_formulas(runs: Sequence[PlannedRun]) -> tuple[RunFormulas, list[str | No
         if key not in work:
             work[key] = operations(plan, run.shape)
         means = moments_of(run.lengths)
-        plan, tokens, misfit = _cache(plan, run, means.context_tokens)
+        plan, tokens, misfit = _served(plan, run, means.context_tokens)
         moments.append(means)
         priced.append((work[key], run.node, plan))
         plans.append(plan)
@@ -213,9 +213,13 @@ def _missed_steps(run: PlannedRun, plan: Plan) -> int:
     return int(behaviour.composes_ahead(plan, run.node.device, run.engine_version))
 
 
-def _cache(plan: Plan, run: PlannedRun, context_tokens: float) -> tuple[Plan, float, str | None]:
-    """A resolved plan as its memory lets it be served, tokens of its cache, and why it has not
-    the room.
+def _served(plan: Plan, run: PlannedRun, context_tokens: float) -> tuple[Plan, float, str | None]:
+    """Plan with the sequences that its memory holds, tokens of its cache, and why it does not fit.
+
+    Args:
+        plan: Resolved plan.
+        run: Run of it.
+        context_tokens: Mean tokens of a sequence in the cache.
     """
     try:
         check_parallel(plan, run.shape, run.node)

@@ -55,6 +55,7 @@ def scheduler_config_of(
     Raises:
         PlanError: Two of its settings are not simulated together.
     """
+    plan = divided.served(plan)
     assert plan.max_num_seqs is not None
     assert plan.max_num_batched_tokens is not None
     assert plan.block_tokens is not None
@@ -90,7 +91,7 @@ def scheduler_config_of(
     apart = divided.most_sequences is not None
     state_blocks = 0 if apart else math.ceil(divided.state_bytes_per_sequence / block_bytes)
     return SchedulerConfig(
-        max_num_seqs=divided.served(plan).max_num_seqs or plan.max_num_seqs,
+        max_num_seqs=plan.max_num_seqs,
         max_num_batched_tokens=plan.max_num_batched_tokens,
         block_tokens=plan.block_tokens,
         capacity_blocks=_block_count(further.get("num_gpu_blocks_override"))
@@ -189,4 +190,5 @@ def without_effect(plan: Plan) -> tuple[str, ...]:
     read = _READ_SETTINGS | {each.setting for each in behaviour.admission}
     front = behaviour.front_end
     read |= {front.processes, front.interval, behaviour.sampling.setting}
+    read |= behaviour.state_pool.settings if behaviour.state_pool else set()
     return tuple(name for name, _ in plan.extra if name.lstrip("-").replace("-", "_") not in read)
