@@ -204,6 +204,13 @@ def test_attention_of_several_ranks_counts_devices_as_the_engine_does(columns, d
     assert plan.max_num_seqs == places
 
 
+def test_lengths_from_one_token_on_are_said_as_others_mean_equal_ones_by_it():
+    row = {**ROW, "engine": "vllm", "protocol": "closed"}
+    ratios = [{"range_ratio": text} for text in ("0", "0.0", "0.5", "")]
+    said = [assumed(row | ratio, run_of(row | ratio, catalogued)) for ratio in ratios]
+    assert [text.count("equal ones have 1") for text in said] == [1, 1, 0, 0]
+
+
 def test_ranks_that_do_not_divide_the_devices_are_refused():
     row = {**ROW, "model": "Qwen/Qwen3-30B-A3B", "engine": "sglang", "tp": "8", "dp": "3"}
     with pytest.raises(ServetuneError, match="tp 8 is no multiple of dp 3"):

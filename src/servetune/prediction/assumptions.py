@@ -87,7 +87,10 @@ def _split(row: Mapping[str, str], run: PlannedRun, source: str) -> Iterator[str
 
 
 def _unread(row: Mapping[str, str], run: PlannedRun) -> Iterator[str]:
-    """Columns that say how requests come and that are not read."""
+    """Columns that say how requests come and that are not read, or in another sense than vLLM's."""
+    ratio = row.get("range_ratio", "").strip()
+    if ratio and float(ratio) == 0:
+        yield "range_ratio 0: lengths from one token to the nominal ones; equal ones have 1"
     requests = row.get("requests", "").strip()
     if run.protocol in ("static", "burst") and requests and float(requests) != run.request_count:
         yield (
