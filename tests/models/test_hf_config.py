@@ -728,41 +728,35 @@ def test_the_states_dtype_is_the_files():
     assert state_bytes_per_sequence(wide) - state_bytes_per_sequence(narrow) == 3 * 4 * 8 * 8 * 2
 
 
+SPARSE = {
+    "model_type": "glm_moe_dsa",
+    "kv_lora_rank": 32,
+    "q_lora_rank": 48,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 16,
+    "first_k_dense_replace": 4,
+    "index_head_dim": 128,
+    "index_n_heads": 4,
+    "index_topk": 64,
+}
+
+
 def test_layers_without_an_index_read_what_an_earlier_one_chose():
-    sparse = {
-        "model_type": "glm_moe_dsa",
-        "kv_lora_rank": 32,
-        "q_lora_rank": 48,
-        "qk_rope_head_dim": 8,
-        "qk_nope_head_dim": 16,
-        "v_head_dim": 16,
-        "first_k_dense_replace": 4,
-        "index_head_dim": 128,
-        "index_n_heads": 4,
-        "index_topk": 64,
-    }
-    everywhere = parse(**sparse)
+    everywhere = parse(**SPARSE)
     assert [layer.count for layer in everywhere.layers] == [4]
-    shared = parse(**sparse, indexer_types=["full", "shared", "shared", "full"])
+    shared = parse(**SPARSE, indexer_types=["full", "shared", "shared", "full"])
     assert [layer.mixer.index is None for layer in shared.layers] == [False, True, False]
     assert all(layer.mixer.top_k == 64 for layer in shared.layers)
     assert kv_bytes_per_token(everywhere) - kv_bytes_per_token(shared) == 2 * 132
 
 
 def test_glm_5_3_flash_has_three_linear_layers_before_each_that_searches():
-    file = {
+    file = SPARSE | {
         "model_type": "glm5_next_text",
         "layer_types": ["linear_attention"] * 3 + ["deepseek_sparse_attention"],
         "linear_attn_config": {"num_heads": 4, "head_dim": 8, "short_conv_kernel_size": 4},
-        "kv_lora_rank": 32,
-        "q_lora_rank": 48,
         "qk_rope_head_dim": 0,
-        "qk_nope_head_dim": 16,
-        "v_head_dim": 16,
-        "first_k_dense_replace": 4,
-        "index_head_dim": 128,
-        "index_n_heads": 4,
-        "index_topk": 64,
         "index_kpool": 4,
     }
     shape = parse(**file)

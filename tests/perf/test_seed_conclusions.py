@@ -224,6 +224,7 @@ def eight_copies(users: int) -> tuple[float, float]:
     return statistics.median(rates), statistics.median(medians_s)
 
 
+# Three of the nine crowds in every run, the others with the slow tests.
 @pytest.mark.parametrize(
     "users",
     [

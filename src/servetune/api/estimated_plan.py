@@ -45,10 +45,7 @@ def estimated_plan(
     )
     told = plan_from_settings(name, model, settings)
     require_known_settings(served_by, told, allow_unknown=allow_unknown)
-    behaviour = served_by.behaviour
-    front, pool = behaviour.front_end, behaviour.state_pool
-    read = {front.processes, front.interval, behaviour.sampling.setting, "disable_radix_cache"}
-    read |= pool.settings if pool else set()
+    read = served_by.behaviour.priced_settings
     idle = [each for each, _ in told.extra if each not in read]
     if idle:
         note(f"note: without effect on the estimate: {', '.join(idle)}")

@@ -307,7 +307,7 @@ class AttentionRanks(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         setting: Setting that turns it on.
-        rank_per_device: Whether each device is a rank; else there are as many as copies.
+        rank_per_device: Whether each device is a rank; else `data_parallel` is their number.
         shared_limit: Whether the limit of sequences is of all ranks together.
     """
 
@@ -370,6 +370,13 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     front_end: FrontEnd = FrontEnd()
     sampling: Sampling = Sampling()
     step_law: StepLawFacts = StepLawFacts()
+
+    @property
+    def priced_settings(self) -> frozenset[str]:
+        """Names of settings of no field of a plan that its memory and its steps depend on."""
+        front, pool = self.front_end, self.state_pool
+        names = {front.processes, front.interval, self.sampling.setting, "disable_radix_cache"}
+        return frozenset(names | (pool.settings if pool else set()))
 
     def default_max_seqs(self, shape: NetworkShape) -> int | None:
         """Default of `max_num_seqs` that a network's attention makes smaller, if it does."""

@@ -114,8 +114,8 @@ class MatrixOp(msgspec.Struct, frozen=True, kw_only=True):
         return self.weight_bytes + rows * (self.inputs + self.outputs) * activation_bytes
 
 
-#: Experts that are left by a token that chooses all, so that nothing is divided by none.
-_FEWEST = 1e-9
+#: Experts that a token does not choose, at least: without any, `ExpertsOp.visits` divides by zero.
+_LEAST_UNCHOSEN = 1e-9
 
 
 class ExpertsOp(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,8 +160,8 @@ class ExpertsOp(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def visits(self) -> float:
-        """Mean visits of an expert by one token of each batch: x above for one token."""
-        return self.token_copies * self.active / max(self.experts - self.active, _FEWEST)
+        """The x above for one token of each of `token_copies` batches."""
+        return self.token_copies * self.active / max(self.experts - self.active, _LEAST_UNCHOSEN)
 
     @property
     def flops_per_extra_row(self) -> float:

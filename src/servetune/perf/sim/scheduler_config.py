@@ -19,7 +19,6 @@ from servetune.plan import Plan, Setting
 _READ_SETTINGS = frozenset(
     {
         "async_scheduling",
-        "disable_radix_cache",
         "enable_mixed_chunk",
         "load_balance_method",
         "max_batch_total_tokens",
@@ -187,8 +186,6 @@ def check_context_fits(plan: Plan, config: SchedulerConfig) -> None:
 def without_effect(plan: Plan) -> tuple[str, ...]:
     """Names of a plan's further settings that no scheduler of the simulator reads."""
     behaviour = engine(plan.engine).behaviour
-    read = _READ_SETTINGS | {each.setting for each in behaviour.admission}
-    front = behaviour.front_end
-    read |= {front.processes, front.interval, behaviour.sampling.setting}
-    read |= behaviour.state_pool.settings if behaviour.state_pool else set()
+    read = _READ_SETTINGS | behaviour.priced_settings
+    read |= {each.setting for each in behaviour.admission}
     return tuple(name for name, _ in plan.extra if name.lstrip("-").replace("-", "_") not in read)
