@@ -10,6 +10,7 @@ from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf import performance_at
 from servetune.perf.roofline import coefficients_for, interval_of
+from servetune.perf.roofline.coefficients import value_at
 from servetune.plan import Plan
 from servetune.workload import LengthLaws, Workload
 
@@ -26,6 +27,7 @@ MODEL = "Qwen/Qwen3-8B"
         ("vllm", "0.4.0", "releases before 0.6", False),
         ("vllm", "0.3.3", "releases before 0.6", True),
         ("sglang", "0.5.9.post1", "releases from 0.5.2 to before 0.5.11", False),
+        ("sglang", "0.3.6", "releases before 0.4", True),
         ("sglang", "0.5.10", "releases from 0.5.2 to before 0.5.11", True),
         ("tgi", "3.3.6", "all releases", True),
     ],
@@ -62,3 +64,19 @@ def test_requests_wait_longer_for_the_queue_of_present_releases() -> None:
         for version in ("0.5.0", "0.6.1", "0.7.3", "0.10.1", "0.13.0", "0.16.0", "0.30.0")
     ]
     assert found == [5e-3] * 5 + [8e-3] * 2
+
+
+@pytest.mark.parametrize(
+    ("engine", "path", "by_release"),
+    [
+        ("sglang", "host.step_s", {"0.3.6": 1e-3, "2024.06": 1e-3, "0.4.0": 4e-4, "0.5.9": 4e-4}),
+        ("sglang", "experts.layer_s", {"0.3.6": 3e-5, "0.4.0": 3.8e-5, "0.5.9": 3.8e-5}),
+        ("tensorrt-llm", "attention.read_once_group", {"0.6.1": 0, "0.7.1": 8, "0.9.0": 8}),
+    ],
+)
+def test_what_a_release_brought_holds_from_it_on(
+    engine: str, path: str, by_release: dict[str, float]
+) -> None:
+    for version, expected in by_release.items():
+        found = value_at(coefficients_for(node(gpu="H100").device, engine, version), path)
+        assert found == expected

@@ -6,7 +6,7 @@ import pytest
 
 from servetune.hardware import link as named_link
 from servetune.hardware.device import Link
-from servetune.perf.roofline.collectives import all_reduce_law
+from servetune.perf.roofline.collectives import all_reduce_law, exchange_law
 
 NVLINK4 = Link(name="nvlink4", bytes_per_s=450e9, peer_to_peer=True)
 PCIE4 = Link(name="pcie4-p2p", bytes_per_s=31.5e9, peer_to_peer=True)
@@ -67,11 +67,40 @@ def test_without_peer_to_peer_a_pair_is_slower_and_never_faster() -> None:
     assert all_reduce_law(PCIE4_STAGED, 8).seconds(1e8) >= all_reduce_law(PCIE4, 8).seconds(1e8)
 
 
-def test_a_bridge_joins_two_cards_and_a_switch_one_machine() -> None:
-    for name, most in (("nvlink4-bridge", 2), ("nvlink4", 8)):
-        within, beyond = (all_reduce_law(named_link(name), group) for group in (most, 2 * most))
-        assert beyond.seconds(1e8) > 4 * within.seconds(1e8)
-    assert all_reduce_law(named_link("nvlink5-rack"), 16).seconds(1e8) < 1e-3
+def test_a_bridge_joins_two_cards() -> None:
+    within, beyond = (all_reduce_law(named_link("nvlink4-bridge"), group) for group in (2, 4))
+    assert beyond.seconds(1e8) > 4 * within.seconds(1e8)
+
+
+@pytest.mark.parametrize(
+    ("name", "message_bytes", "measured_s"),
+    [
+        # Two machines of eight: H100 with InfiniBand, A100 with RoCE, MI355X with 400 Gb/s each.
+        ("nvlink4", 16_384, 33e-6),
+        ("nvlink4", 16_777_216, 185e-6),
+        ("nvlink4", 67_108_864, 466e-6),
+        ("nvlink3", 16_384, 49e-6),
+        ("nvlink3", 16_777_216, 283e-6),
+        ("nvlink3", 67_108_864, 822e-6),
+        ("infinity-fabric4", 16_384, 47e-6),
+        ("infinity-fabric4", 16_777_216, 177e-6),
+        ("infinity-fabric4", 67_108_864, 439e-6),
+    ],
+)
+def test_machines_reduce_by_all_of_their_adapters(
+    name: str, message_bytes: float, measured_s: float
+) -> None:
+    law = all_reduce_law(named_link(name), 16)
+    assert law.seconds(message_bytes) == pytest.approx(measured_s, rel=0.4)
+
+
+def test_tokens_go_to_other_machines_by_the_adapter_of_their_device() -> None:
+    link = named_link("nvlink4")
+    assert exchange_law(link, 8) == all_reduce_law(link, 8)
+    assert exchange_law(link, 16).seconds(1e8) > 4 * all_reduce_law(link, 16).seconds(1e8)
+    rack = named_link("nvlink5-rack")
+    assert exchange_law(rack, 72) == all_reduce_law(rack, 72)
+    assert all_reduce_law(rack, 16).seconds(1e8) < 1e-3
 
 
 def test_nvlink_is_an_order_of_magnitude_faster_than_pcie_for_four() -> None:

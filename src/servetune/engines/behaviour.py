@@ -73,7 +73,7 @@ class Era(msgspec.Struct, frozen=True, kw_only=True):
 @functools.lru_cache(maxsize=1024)
 def _release(version: str) -> tuple[int, int, int] | None:
     """Major, minor and patch of a release; `None` for a build without the former two."""
-    numbers = re.match(r"v?(\d+)\.(\d+)(?!\.dev)(?!\d)(?:\.(\d+))?", version)
+    numbers = re.match(r"(?!20\d\d\.)v?(\d+)\.(\d+)(?!\.dev)(?!\d)(?:\.(\d+))?", version)
     if numbers is None:
         return None
     return int(numbers[1]), int(numbers[2]), int(numbers[3] or 0)

@@ -173,6 +173,7 @@ def _links() -> Mapping[str, Link]:
                 source=row.source,
                 most_devices=row.most_devices,
                 beyond_bytes_per_s=row.beyond_gb_per_s and row.beyond_gb_per_s * GB,
+                adapters=row.adapters,
             )
             for row in bundled("links.toml", "link", LinkRow)
         }

@@ -69,6 +69,8 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         peer_to_peer: Whether devices read each other's memory.
         most_devices: Largest group that it joins; `None` for any.
         beyond_bytes_per_s: Rate of what joins larger groups.
+        adapters: Whether that is a network, with an adapter for each device of a machine of
+            `most_devices`: they carry what the machine exchanges with others together.
     """
 
     name: str
@@ -77,6 +79,13 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     source: str = ""
     most_devices: int | None = None
     beyond_bytes_per_s: float | None = None
+    adapters: bool = False
+
+    def network_bytes_per_s(self, group: int) -> float | None:
+        """Rate at which one machine of a group sends to others; `None` inside a machine."""
+        if not self.adapters or self.most_devices is None or self.beyond_bytes_per_s is None:
+            return None
+        return self.most_devices * self.beyond_bytes_per_s if group > self.most_devices else None
 
     def rate_among(self, group: int) -> float:
         """Rate per device and direction in a group of so many devices, in bytes/s."""

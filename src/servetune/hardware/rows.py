@@ -49,6 +49,7 @@ class LinkRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     source: str = ""
     most_devices: int | None = None
     beyond_gb_per_s: float | None = None
+    adapters: bool = False
 
 
 class InstanceRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

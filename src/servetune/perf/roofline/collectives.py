@@ -1,4 +1,4 @@
-"""Time of collectives among the devices of one node: all-reduce and all-gather.
+"""Time of collectives among devices: all-reduce, all-gather and exchanges of tokens.
 
     time = latency(group) + message_bytes / rate(group, link)
 
@@ -14,6 +14,12 @@ Host's memory: the same tables' one machine of L40S (0.12 of the slot for two de
 These shares were chosen with published runs in view: the walk-through's three records of four L4
 and JumpStart's eight A10G. Machines of one kind differ by a factor of three: the host's topology
 decides.
+Two machines of eight devices: published outputs of `all_reduce_perf`. All adapters of a machine
+carry a reduction together (1, 2 and 4 H100 of each machine take 0.27, 0.13 and 0.067 s for one
+tensor, NVIDIA/nccl 1250). Small messages take 33 us on H100 with InfiniBand, 45 to 49 on A100 with
+RoCE, MI355X and RTX, 125 to 200 in two clouds. Of their adapters' rate together 16 to 64 MB reach
+0.43 to 0.68 on H100 (0.16 to 0.50 in a cloud), 0.56 to 0.77 on A100, 0.44 to 0.72 on MI355X. No
+served run was read for these numbers; seven of DeepSeek-R1 on two machines of H20 judged them.
 """
 
 from __future__ import annotations
@@ -36,6 +42,11 @@ _PCIE_LATENCY_S = {2: 5.3e-6, 4: 11.4e-6, 8: 20.2e-6}
 #: and through the host's memory.
 _PEER_BUS_SHARE = {2: 0.70, 4: 0.75, 8: 0.90}
 _STAGED_BUS_SHARE = {2: 0.14, 4: 0.16, 8: 0.075}
+#: Latency of a reduction among machines, and its share of their adapters' rate together.
+_NETWORK_LATENCY_S, _NETWORK_SHARE = 4.5e-5, 0.6
+#: Share of its own adapter's rate at which a device exchanges tokens with other machines' (0.97 by
+#: `alltoall_perf` on two of MI355X).
+_ADAPTER_SHARE = 0.9
 #: NCCL all-gather over all-reduce of equal total size: 0.52-0.68 over all systems.
 GATHER_SHARE = 0.6
 
@@ -63,6 +74,10 @@ def all_reduce_law(link: Link, group: int) -> Collective:
     if group == 1:
         return _ALONE
     ring = 2 * (group - 1) / group  # bytes sent per device and byte of message
+    network = link.network_bytes_per_s(group)
+    if network is not None:
+        rate = min(network * _NETWORK_SHARE, link.bytes_per_s * _FABRIC_BUS_MOST)
+        return Collective(_NETWORK_LATENCY_S, rate / ring)
     rate = link.rate_among(group)
     if rate >= FABRIC_BYTES_PER_S:
         share = min(_at(_FABRIC_BUS_FRACTION, group), _FABRIC_BUS_MOST)
@@ -71,6 +86,17 @@ def all_reduce_law(link: Link, group: int) -> Collective:
     # The largest group measured stands for larger ones: beyond it the slope means nothing.
     share = _at(shares, min(group, max(shares)))
     return Collective(_at(_PCIE_LATENCY_S, group), rate * share / ring)
+
+
+def exchange_law(link: Link, group: int) -> Collective:
+    """The law of tokens that `group` devices send each other's experts; `message_bytes` as above.
+
+    Inside a machine all are gathered. Beyond it each device sends its own by its own adapter.
+    """
+    if link.network_bytes_per_s(group) is None:
+        return all_reduce_law(link, group)
+    ring = 2 * (group - 1) / group
+    return Collective(_NETWORK_LATENCY_S, link.rate_among(group) * _ADAPTER_SHARE / ring)
 
 
 def _at(measured: dict[int, float], group: int) -> float:

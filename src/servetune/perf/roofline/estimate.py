@@ -515,10 +515,16 @@ def _notes(
         )
     most = node.link.most_devices
     if most is not None and plan.tensor_parallel > most:
+        network = node.link.network_bytes_per_s(plan.tensor_parallel)
+        beyond = node.link.rate_among(plan.tensor_parallel)
         notes.append(
-            f"{node.link.name} joins up to {most} devices; {plan.tensor_parallel} are priced at "
-            f"{node.link.rate_among(plan.tensor_parallel) / GB:g} GB/s each, which no run at hand "
-            "confirms"
+            f"{node.link.name} joins up to {most} devices; {plan.tensor_parallel} are priced "
+            + (
+                f"with {network / GB:g} GB/s from machine to machine; networks differ by a factor "
+                "of six"
+                if network
+                else f"at {beyond / GB:g} GB/s each, which no run at hand confirms"
+            )
         )
     if plan.draft_tokens is not None:
         assumed = " (assumed; measure it)" if plan.draft_acceptance_fraction is None else ""

@@ -12,7 +12,12 @@ from servetune.engines import engine
 from servetune.hardware.device import Device, Node
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.coefficients import ONE_PASS_TOKENS, Coefficients
-from servetune.perf.roofline.collectives import GATHER_SHARE, Collective, all_reduce_law
+from servetune.perf.roofline.collectives import (
+    GATHER_SHARE,
+    Collective,
+    all_reduce_law,
+    exchange_law,
+)
 from servetune.perf.roofline.drafting import drafts_on_device, tokens_per_step
 from servetune.perf.roofline.factors import plan_coefficients
 from servetune.perf.roofline.operations import (
@@ -92,7 +97,7 @@ class StepLaw:
             op.count for op in ops.attentions if op.indexing
         )
         self._reduce = self._collective(all_reduce_law(node.link, ops.tensor_parallel))
-        self._exchange = self._collective(all_reduce_law(node.link, exchange_group(ops, plan)))
+        self._exchange = self._collective(exchange_law(node.link, exchange_group(ops, plan)))
         self._stages = plan.pipeline_parallel
         self._hand_overs = self._stages - 1
         self._batches: float | None = None

@@ -25,7 +25,12 @@ from numpy.typing import NDArray
 from servetune.engines import engine
 from servetune.hardware.device import Node
 from servetune.perf.roofline.coefficients import ONE_PASS_TOKENS, PATHS, Coefficients
-from servetune.perf.roofline.collectives import GATHER_SHARE, Collective, all_reduce_law
+from servetune.perf.roofline.collectives import (
+    GATHER_SHARE,
+    Collective,
+    all_reduce_law,
+    exchange_law,
+)
 from servetune.perf.roofline.drafting import drafts_on_device, tokens_per_step
 from servetune.perf.roofline.operations import (
     NORM_BYTES,
@@ -459,7 +464,7 @@ class _Row:
         self.attentions = [_attention_row(op, node) for op in ops.attentions]
         split = ops.tensor_parallel > 1
         reduce = all_reduce_law(node.link, ops.tensor_parallel)
-        exchange = all_reduce_law(node.link, exchange_group(ops, plan))
+        exchange = exchange_law(node.link, exchange_group(ops, plan))
         self.flat = (
             ops.layer_count,
             ops.other_mixers,
