@@ -104,9 +104,11 @@ class UnknownName(InputError):
         self.known = tuple(known)
         if not hint:
             close = nearest(name, self.known)
-            names = close or sorted(self.known)[:_MOST_NAMES]
+            names = close or _most_alike(name, self.known)
             lead = "did you mean" if close else "known names are"
+            more = 0 if close else len(set(self.known)) - len(names)
             hint = f"{lead} {', '.join(names)}" if names else ""
+            hint += f" and {more} more" if more else ""
         super().__init__(f"unknown {kind} '{name}'", hint=hint)
 
 
@@ -240,6 +242,17 @@ class CannotRender(DeployError):
     """A request that the target's files cannot express; raised before anything is sent."""
 
     exit_code = ExitStatus.USAGE
+
+
+def _most_alike(name: str, known: Iterable[str]) -> list[str]:
+    """Some of the known names in order, those that a name shares most with if there are many."""
+    matcher = difflib.SequenceMatcher(b=name.lower())
+
+    def likeness(candidate: str) -> float:
+        matcher.set_seq1(candidate.lower())
+        return matcher.ratio()
+
+    return sorted(sorted(set(known), key=lambda each: (-likeness(each), each))[:_MOST_NAMES])
 
 
 def nearest(name: str, known: Iterable[str], *, count: int = 4) -> list[str]:

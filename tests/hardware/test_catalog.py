@@ -76,6 +76,13 @@ def test_an_unknown_device_offers_the_nearest():
     assert "L4" in caught.value.hint
 
 
+def test_a_device_like_none_offers_those_that_it_shares_most_with():
+    with pytest.raises(UnknownName) as caught:
+        device("L99")
+    assert "L4," in caught.value.hint
+    assert caught.value.hint.endswith(" more")
+
+
 def test_the_bundled_devices_are_enough_and_each_spelling_means_one():
     assert len([name for name in NAMES if name != "CPU"]) >= 45
     assert tuple(NAMES) == device_names() == tuple(load_devices())

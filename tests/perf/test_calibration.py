@@ -18,7 +18,13 @@ from servetune.perf import (
     run_features,
     simulate,
 )
-from servetune.perf.roofline import PlannedRun, RunPoint, coefficients_for, predict_runs
+from servetune.perf.roofline import (
+    PlannedRun,
+    RunPoint,
+    at_a_rate,
+    coefficients_for,
+    predict_runs,
+)
 from servetune.perf.sweep import cheapest_offers, layouts, sweep
 from servetune.plan.plan import Plan
 from servetune.workload import LengthLaws, Workload
@@ -115,6 +121,21 @@ def test_littles_law_holds_under_a_calibration() -> None:
         point = performance_at(SHAPE, MACHINE, PLAN, LOAD, users, calibration=BOTH)
         in_flight = point.requests_per_s * point.e2e_ms / 1000
         assert in_flight == pytest.approx(users, rel=1e-3)
+
+
+def test_slower_steps_serve_more_requests_of_a_rate_at_a_time() -> None:
+    rate = 0.9 * performance_at(SHAPE, MACHINE, PLAN, LOAD, 16).requests_per_s
+    slow = Calibration(tpot_factor=1.2, tpot_anchors=3)
+    plain, found = (at_a_rate(PLAN, SHAPE, MACHINE, LOAD, rate, given) for given in (None, slow))
+    load = Workload.of(LengthLaws.fixed(500, 100), request_count=400, arrivals=Poisson(rate))
+    records = simulate(PLAN, SHAPE, MACHINE, load, calibration=slow).records
+    simulated_s = np.mean([record.end_s - record.sent_s for record in records])
+    assert found.e2e_ms / 1000 == pytest.approx(simulated_s, rel=0.05)
+    assert found.running > 1.2 * plain.running
+    late = msgspec.structs.replace(slow, ttft_factor=2.4, ttft_anchors=3)
+    later = at_a_rate(PLAN, SHAPE, MACHINE, LOAD, rate, late)
+    assert later.ttft_ms == pytest.approx(2 * found.ttft_ms)
+    assert later.e2e_ms == pytest.approx(found.e2e_ms + found.ttft_ms)
 
 
 def test_first_tokens_that_nobody_measured_follow_the_steps() -> None:

@@ -9,9 +9,11 @@ import pytest
 import report_records as factory
 from report_golden import assert_golden
 
+import servetune as st
 from servetune.errors import SchemaTooNew, StoreError
 from servetune.metrics import parse_constraints
 from servetune.report import records_from_summary, summary, summary_json
+from servetune.report.summary import simulated_accuracy
 from servetune.store.schema import TrialConfig
 
 LIMITS = parse_constraints("e2e_latency:p99<=60s;request_throughput>=5")
@@ -164,3 +166,9 @@ def test_the_published_records_keep_every_value():
     assert (
         best["best_output_throughput_constrained"]["config"]["client_args"]["max_concurrency"] == 64
     )
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen3-4B", "Qwen/Qwen3-4B-AWQ", "unsloth/Qwen3-4B"])
+def test_accuracy_is_told_of_every_name_that_the_catalogue_reads(model):
+    record = st.simulate(model, gpu="L4", concurrency=2, requests=4, output_tokens=4).record
+    assert "measured rows" in simulated_accuracy([record])

@@ -68,7 +68,7 @@ def test_a_template_is_rendered_without_the_space_of_its_blocks():
     [
         ({"api": "embeddings", "output_tokens": "20"}, "no output tokens", "--output-tokens"),
         ({"shared_prefix_tokens": 900, "input_tokens": "200"}, "900", "1000 or more"),
-        ({"shared_prefix_tokens": 9, "distinct_prompts": 3}, "alike", "--distinct-prompts"),
+        ({"shared_prefix_tokens": 9, "distinct_prompts": 3}, "alike", "one of the two"),
         ({"dataset": "rows.jsonl", "distinct_prompts": 3}, "prompts", "leave it out"),
     ],
 )

@@ -126,8 +126,8 @@ def _splits(plans: Sequence[Plan], words: Words) -> str:
 
 
 def _fixed(plan: Plan, words: Words) -> str:
-    """Settings of the plan besides its degrees of parallelism, as items of a sweep."""
-    alone = msgspec.structs.replace(plan, pipeline_parallel=1, data_parallel=1, replicas=1)
+    """Settings of the plan besides the degrees that a sweep varies, as items of it."""
+    alone = msgspec.structs.replace(plan, data_parallel=1, replicas=1)
     swept = (words.name_of("tensor_parallel"), words.name_of("data_parallel"))
     chosen = {name: value for name, value in settings_of(alone).items() if name not in swept}
     return "".join(f";{name}={_scalar(value)}" for name, value in chosen.items())
@@ -182,9 +182,10 @@ def _plan_options(plan: Plan) -> list[str]:
     options: list[str] = []
     for name, value in given.items():
         options += [] if value is None else [name, str(value)]
-    return options + (
-        ["--server-args", "enable_expert_parallel=true"] if plan.expert_parallel else []
-    )
+    stages = engine(plan.engine).words.name_of("pipeline_parallel")
+    settings = ["enable_expert_parallel=true"] if plan.expert_parallel else []
+    settings += [f"{stages}={plan.pipeline_parallel}"] if plan.pipeline_parallel > 1 else []
+    return options + (["--server-args", ";".join(settings)] if settings else [])
 
 
 def _listed(numbers: list[int]) -> str:

@@ -11,11 +11,18 @@ from servetune.api.ranking import simulated_with
 from servetune.errors import InputError
 from servetune.hardware import Node
 from servetune.perf import Calibration
-from servetune.perf.roofline import Interval, OperatingPoint, SafetyFactors, interval_of
+from servetune.perf.roofline import (
+    Interval,
+    OperatingPoint,
+    SafetyFactors,
+    at_a_rate,
+    interval_of,
+)
 from servetune.perf.roofline.accuracy import Ran
 from servetune.perf.sweep import Swept, sweep
 from servetune.plan import Plan
 from servetune.store import Results
+from servetune.workload import Workload
 
 #: Numbers of users per octave at which the knee is sought.
 _KNEE_STEPS = 12
@@ -46,8 +53,10 @@ class LoadCurve:
 
     Attributes:
         points: Steady states from one user to twice those of the best throughput, by powers of
-            two; the best throughput's, the knee's and the named number's are among them.
-        named: Number of users that was named, or that a rate keeps in flight; `None` without.
+            two; the best throughput's, the knee's and the named number's are among them. Of a
+            rate, the named number's is that of requests that come by chance.
+        named: Number of users that was named, or nearest to what a rate keeps in flight; `None`
+            without.
         knee: Steady state with the largest ratio of throughput to end-to-end latency
             (Kleinrock's power): beyond it latency grows faster than throughput.
     """
@@ -62,12 +71,27 @@ class LoadCurve:
         best: int,
         named: int | None = None,
         rate: float | None = None,
+        workload: Workload | None = None,
     ) -> None:
+        """Prices the curve.
+
+        Args:
+            selection: What is asked.
+            plan: Plan that fits the machine.
+            node: The machine.
+            calibration: Its calibration, if any.
+            best: Number of users of the best throughput.
+            named: Number of users that was named.
+            rate: Requests per second, instead of a number of users.
+            workload: Lengths of the requests of that rate; the selection's if omitted.
+        """
         self._selection, self._plan, self._node = selection, plan, node
         self._calibration, self._best, self._rate = calibration, best, rate
         self._known: dict[int, Swept] = {}
+        arriving: OperatingPoint | None = None
         if rate is not None:
-            named = self._in_flight(rate)
+            arriving = self._arriving(rate, workload or selection.workload)
+            named = arriving.concurrency
         self.named = named
         most = max(2 * best, named or 1)
         steps = range(_KNEE_STEPS * most.bit_length())
@@ -76,15 +100,18 @@ class LoadCurve:
         users = {1 << power for power in range((2 * best).bit_length())}
         users |= {best, self.knee.concurrency} | ({named} if named else set())
         self._price(users)
-        self.points = tuple(self._known[count].point for count in sorted(users))
+        self.points = tuple(
+            arriving if arriving and count == named else self._known[count].point
+            for count in sorted(users)
+        )
 
     def at(self, concurrency: int) -> Swept:
         """Steady state with so many users, and what it costs."""
         self._price({concurrency})
         return self._known[concurrency]
 
-    def _in_flight(self, rate: float) -> int:
-        """Users in flight at a rate, by Little's law: the least number that reaches it.
+    def _arriving(self, rate: float, workload: Workload) -> OperatingPoint:
+        """Means of requests that come by chance at a rate.
 
         Raises:
             InputError: The plan serves fewer.
@@ -96,12 +123,11 @@ class LoadCurve:
                 f"serves: {most:.3g} at best",
                 hint="give a lower --rate, or more devices",
             )
-        low, high = 0, self._best  # `low` falls short, `high` reaches it
-        while high - low > 1:
-            middle = (low + high) // 2
-            enough = self.at(middle).point.requests_per_s >= rate
-            low, high = (low, middle) if enough else (middle, high)
-        return high
+        shape, node = self._selection.shape, self._node
+        found = at_a_rate(self._plan, shape, node, workload, rate, self.at(1).correction)
+        # Corrections are by the number in flight, which they change little.
+        correction = self.at(found.concurrency).correction
+        return at_a_rate(self._plan, shape, node, workload, rate, correction)
 
     def interval(self, concurrency: int) -> Interval:
         """Factors between which nine of ten measured times are expected with so many users."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 import msgspec
 
@@ -116,8 +115,16 @@ class Estimation(Tabular, frozen=True, kw_only=True):
         del named["shown"]
         if self.shown.rate is not None:
             named["rate_per_s"] = self.shown.rate
-            named["in_flight"] = self.shown.concurrency
+            named["in_flight"] = self.in_flight
         return named
+
+    @property
+    def in_flight(self) -> float | None:
+        """Mean requests in flight at the rate that was asked for; `None` without one."""
+        if self.shown.rate is None:
+            return None
+        [point] = (each for each in self.curve if each.concurrency == self.shown.concurrency)
+        return self.shown.rate * point.e2e_ms / MS_PER_S
 
     @property
     def load_names(self) -> dict[str, int]:
@@ -362,11 +369,14 @@ class TablePrediction(Tabular, frozen=True, kw_only=True):
         rows: Rows of the table; a row that could not be predicted has the reason in `error`.
     """
 
-    feasible: ClassVar[bool] = True
-
     out: Path
     columns: tuple[str, ...]
     rows: tuple[Mapping[str, Cell], ...]
+
+    @property
+    def feasible(self) -> bool:
+        """Whether a row could be predicted; an empty table leaves nothing to fail."""
+        return not self.rows or any(row["tpot_ms"] != "" for row in self.rows)
 
     def as_rows(self) -> Iterable[TableRow]:
         """One row per row of the table."""

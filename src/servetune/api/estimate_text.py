@@ -10,7 +10,7 @@ import msgspec
 from servetune.api.wording import confidence_text, heading_text, times_texts, wrap
 from servetune.hardware import Node
 from servetune.models import NetworkShape
-from servetune.perf.roofline import Estimate, OperatingPoint, Phase
+from servetune.perf.roofline import REQUESTS_OF_A_RATE, Estimate, OperatingPoint, Phase
 from servetune.plan import Plan
 from servetune.units import (
     MS_PER_S,
@@ -167,6 +167,7 @@ def _splits_text(
 def _layout(plan: Plan) -> str:
     return (
         f"TP{plan.tensor_parallel}"
+        + (f" PP{plan.pipeline_parallel}" if plan.pipeline_parallel > 1 else "")
         + (" EP" if plan.expert_parallel else "")
         + (f" x{plan.replicas}" if plan.replicas > 1 else "")
     )
@@ -203,15 +204,17 @@ def _load_text(found: Estimation, emphasis: Callable[[str], str]) -> Iterator[st
 
 
 def _at_the_rate(found: Estimation, rate_per_s: float) -> str:
-    """Load at a rate, which may keep no whole number of users in flight."""
+    """Load at a rate, which may keep no whole number of users in flight.
+
+    The point of the rate itself has its rates.
+    """
     [point] = (each for each in found.curve if each.concurrency == found.shown.concurrency)
-    tokens_per_s = rate_per_s * point.output_tokens_per_s / point.requests_per_s
-    usd = found.node.cost_per_million_tokens_usd(tokens_per_s)
+    usd = found.node.cost_per_million_tokens_usd(point.output_tokens_per_s)
     cost = "" if usd is None else f", {format_usd(usd)} per million output tokens"
     return (
-        f"{rate_per_s:g} requests/s keep {rate_per_s * point.e2e_ms / MS_PER_S:.3g} in flight: "
-        f"{format_rate(tokens_per_s)} output tok/s{cost}; "
-        "the table has the next whole number of users"
+        f"{rate_per_s:g} requests/s keep {found.in_flight:.3g} in flight: "
+        f"{format_rate(point.output_tokens_per_s)} output tok/s{cost}; the times are of "
+        f"{REQUESTS_OF_A_RATE:,} requests that come by chance"
     )
 
 

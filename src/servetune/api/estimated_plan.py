@@ -21,8 +21,9 @@ def estimated_plan(
     server_args: tuple[str, ...],
     *,
     allow_unknown: bool,
+    stages: bool = False,
 ) -> Plan:
-    """The plan of an estimate; its split is chosen later.
+    """The plan of an estimate; its split is chosen later, except for pipeline stages.
 
     Args:
         model: Hub id or local folder.
@@ -32,6 +33,7 @@ def estimated_plan(
         drafts: Drafted tokens.
         server_args: Further settings by the engine's names.
         allow_unknown: Whether settings that the engine's table lacks are passed on.
+        stages: Whether the settings may divide the network into pipeline stages.
 
     Raises:
         InputError: A setting has several values, or is an option's or the split.
@@ -66,7 +68,11 @@ def estimated_plan(
             f"{twice[0]} is given twice, in --server-args and by its own option",
             hint="leave one of them out",
         )
-    if told.devices_per_replica > 1 or told.expert_parallel:
+    if told.pipeline_parallel > 1 and not stages:
+        raise InputError(
+            "pipeline stages are read of one plan alone", hint="leave them out of --server-args"
+        )
+    if told.devices_per_replica > told.pipeline_parallel or told.expert_parallel:
         raise InputError(
             "the split over GPUs is not read from --server-args", hint="give --tensor-parallel"
         )

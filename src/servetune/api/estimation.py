@@ -59,7 +59,7 @@ from servetune.engines import (
     engines_with_defaults,
     priced_release,
 )
-from servetune.errors import InputError
+from servetune.errors import InputError, PlanError
 from servetune.hardware import Node, device
 from servetune.metrics import parse_constraints
 from servetune.models import load_sampling, load_shape
@@ -156,7 +156,7 @@ class Estimate(Request, frozen=True, kw_only=True):
     rate: Annotated[
         Positive | None,
         option(
-            "Requests per second whose steady state alone is shown, with the users in flight.",
+            "Requests per second that come by chance; their means and those in flight are shown.",
             "--rate",
             "--request-rate",
             metavar="PER_S",
@@ -351,6 +351,7 @@ def _of_model(request: Estimate, model: str, kept: KeptCalibration | None) -> Es
             request.drafts,
             request.server_args,
             allow_unknown=request.allow_unknown,
+            stages=not everywhere and not request.sweep,
         ),
         shape=shape,
         workload=workload,
@@ -398,6 +399,12 @@ def _estimation(
         )
     only = selection.tensor_parallel
     degrees = (only,) if only else possible_degrees(plan, shape, node)
+    stages = plan.pipeline_parallel
+    if stages > 1 and node.device_count % (degrees[0] * stages):
+        raise PlanError(
+            f"{stages} pipeline stages of {degrees[0]} GPUs do not divide {node.label}",
+            hint="give other stages, or another --tensor-parallel",
+        )
     splits = [
         Split(
             plan=each,
@@ -420,6 +427,7 @@ def _estimation(
         best=busiest.concurrency,
         named=request.concurrency,
         rate=request.rate,
+        workload=workload,
     )
     opinions: list[Compared] = []
     if request.estimator != "servetune":
@@ -592,6 +600,12 @@ def require_read(request: Estimate, *, everywhere: bool) -> None:
                 "aiconfigurator is asked about two lengths, not with --workload",
                 hint="leave --workload or --estimator out",
             )
+    lengths = [spelled[name] for name in ("input_tokens", "output_tokens") if name in spelled]
+    if lengths and request.dataset != "random":
+        raise InputError(
+            f"{request.dataset} has lengths of its own, {lengths[0]} changes nothing",
+            hint=f"leave {' and '.join(lengths)} out",
+        )
     if shared and request.dataset != "random":
         raise InputError(
             f"{request.dataset} has prompts of its own, {shared[0]} cannot be combined",

@@ -35,10 +35,18 @@ def possible_degrees(plan: Plan, shape: NetworkShape, node: Node) -> tuple[int, 
     """Degrees of tensor parallelism that divide the node's devices and the model.
 
     Experts that do not divide are placed whole, where that lets a degree run.
+
+    Raises:
+        PlanError: The plan's pipeline stages do not divide the devices.
     """
-    degrees = [
-        degree for degree in range(1, node.device_count + 1) if not node.device_count % degree
-    ]
+    stages = plan.pipeline_parallel
+    if node.device_count % stages:
+        raise PlanError(
+            f"{stages} pipeline stages do not divide {node.label}",
+            hint="give as many stages as divide the number of GPUs",
+        )
+    each = node.device_count // stages
+    degrees = [degree for degree in range(1, each + 1) if not each % degree]
     return tuple(
         degree for degree in degrees if _divides(laid_out(plan, shape, degree, node), shape)
     ) or (1,)
@@ -54,7 +62,7 @@ def _divides(plan: Plan, shape: NetworkShape) -> bool:
 
 def laid_out(plan: Plan, shape: NetworkShape, degree: int, node: Node) -> Plan:
     """The plan at this degree, with as many copies as the devices hold."""
-    copies = max(1, node.device_count // degree)
+    copies = max(1, node.device_count // (degree * plan.pipeline_parallel))
     split = msgspec.structs.replace(plan, tensor_parallel=degree, replicas=copies)
     return with_whole_experts(split, shape)
 

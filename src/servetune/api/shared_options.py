@@ -218,6 +218,12 @@ class SharedPrompts(msgspec.Struct, frozen=True, kw_only=True):
                 "it from the prompt's length",
                 hint="give one of the two",
             )
+        if self.prefix_tokens is not None and self.distinct_prompts is not None:
+            raise InputError(
+                "prompts that are asked again are alike from end to end, with --prefix-len or "
+                "without",
+                hint="give --distinct-prompts alone, with a longer --input-len",
+            )
         options = LoadOptions(
             input_tokens=str(input_tokens + (self.prefix_tokens or 0)),
             output_tokens=str(output_tokens),

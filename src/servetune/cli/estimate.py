@@ -27,7 +27,7 @@ def estimate(request: api.Estimate, *, as_json: bool) -> int:
     found = api.estimate(request)
     if request.batch is not None:
         echo(str(found))
-    elif as_json:
+    if as_json:
         print_json(found.to_json())
     elif isinstance(found, api.Estimation):
         bold = (
@@ -36,6 +36,6 @@ def estimate(request: api.Estimate, *, as_json: bool) -> int:
             else str
         )
         print(found.text(emphasis=bold))
-    else:
+    elif request.batch is None:
         print(found)
     return 0 if found.feasible else 1

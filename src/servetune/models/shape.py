@@ -25,6 +25,8 @@ them only when speculation is enabled.
 
 from __future__ import annotations
 
+import functools
+
 import msgspec
 
 
@@ -292,3 +294,9 @@ class NetworkShape(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def layer_count(self) -> int:
         return sum(layer.count for layer in self.layers)
+
+
+@functools.lru_cache(maxsize=1024)
+def has_experts(shape: NetworkShape) -> bool:
+    """Whether tokens are routed to experts in some layer."""
+    return any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in shape.layers)

@@ -265,6 +265,11 @@ def _find(model: str, *, catalogue_first: bool) -> tuple[str, Config, str]:
     return model, _from_hub(model), "the Hugging Face hub"
 
 
+def named_in_catalogue(model: str) -> bool:
+    """Whether a hub id is the catalogue's, or names one of its models and how it is stored."""
+    return model in catalogue() or model in quantized_checkpoints() or bool(sibling_of(model))
+
+
 def sibling_of(model: str) -> QuantizedCheckpoint | None:
     """Catalogue model of the same shape that an id's words name, and its storage.
 

@@ -20,7 +20,7 @@ from servetune.engines.parallel import check_parallel, with_whole_experts
 from servetune.engines.refusals import made_on_load
 from servetune.errors import PlanError
 from servetune.hardware.device import Device, Node
-from servetune.models.shape import ExpertFeedForward, NetworkShape
+from servetune.models.shape import NetworkShape, has_experts
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S
@@ -105,11 +105,6 @@ def layouts(plan: Plan, shape: NetworkShape, node: Node) -> Iterator[Plan]:
             )
             if _served(split):
                 yield with_whole_experts(split, shape)
-
-
-def has_experts(shape: NetworkShape) -> bool:
-    """Whether tokens are routed to experts in some layer."""
-    return any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in shape.layers)
 
 
 def quantizations_of(plan: Plan, shape: NetworkShape, device: Device) -> tuple[str | None, ...]:

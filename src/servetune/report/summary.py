@@ -18,7 +18,7 @@ from servetune.errors import ServetuneError, StoreError
 from servetune.hardware import node
 from servetune.json_value import JsonObject
 from servetune.metrics import Constraint, unmet, value_of
-from servetune.models import catalogue, load_shape
+from servetune.models import load_shape, named_in_catalogue
 from servetune.perf.roofline import accuracy_like
 from servetune.report.ranking import pareto_of, picks
 from servetune.search import Recommendation, SearchSummary
@@ -149,7 +149,7 @@ def simulated_accuracy(records: Sequence[TrialRecord]) -> str:
     The network is read from the bundled catalogue alone.
     """
     first = next((record for record in records if record.simulated and record.plan), None)
-    if first is None or first.plan is None or first.plan.model not in catalogue():
+    if first is None or first.plan is None or not named_in_catalogue(first.plan.model):
         return ""
     try:
         machine = node(gpu=str(first.metadata.gpu_type).removeprefix("NVIDIA "))

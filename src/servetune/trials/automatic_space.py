@@ -25,8 +25,14 @@ from servetune.engines import (
 )
 from servetune.errors import InputError, PlanError
 from servetune.hardware import Node
-from servetune.models import NetworkShape, has_draft_layers, load_shape, quantized_versions
-from servetune.perf.sweep import BATCHED_TOKENS, SEQUENCES, has_experts, layouts, quantizations_of
+from servetune.models import (
+    NetworkShape,
+    has_draft_layers,
+    has_experts,
+    load_shape,
+    quantized_versions,
+)
+from servetune.perf.sweep import BATCHED_TOKENS, SEQUENCES, layouts, quantizations_of
 from servetune.plan.plan import Plan, Setting
 from servetune.search import Axis, setting_text
 from servetune.trials.launch import one_copy

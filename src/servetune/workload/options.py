@@ -495,7 +495,7 @@ _EXCLUDES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
         "distinct_prompts",
         "prompts that are asked again are alike from end to end",
         ("shared_prefix_tokens", "turns"),
-        "leave it out, or --distinct-prompts",
+        "leave one of the two out",
     ),
 )  # fmt: skip
 

@@ -13,8 +13,10 @@ from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.interval import Interval, SafetyFactors, interval_of, safety_factors_of
 from servetune.perf.roofline.operations import Step, operations
 from servetune.perf.roofline.planned_runs import (
+    REQUESTS_OF_A_RATE,
     PlannedRun,
     PredictedRun,
+    at_a_rate,
     predict_runs,
     requests_in_flight,
 )
@@ -30,6 +32,7 @@ from servetune.perf.roofline.tables import COEFFICIENTS, table_for
 
 __all__ = [
     "COEFFICIENTS",
+    "REQUESTS_OF_A_RATE",
     "Accuracy",
     "Coefficients",
     "Estimate",
@@ -43,6 +46,7 @@ __all__ = [
     "SafetyFactors",
     "Step",
     "accuracy_like",
+    "at_a_rate",
     "breakdown",
     "coefficients_for",
     "estimate",

@@ -21,7 +21,7 @@ import numpy as np
 from servetune.engines import step_law_facts
 from servetune.hardware.device import Node
 from servetune.models.quantization import effective_quantization, quantization_named
-from servetune.models.shape import ExpertFeedForward, NetworkShape
+from servetune.models.shape import NetworkShape, has_experts
 from servetune.perf.roofline.steady_state import length_moments
 from servetune.perf.roofline.tables import architecture_of
 from servetune.plan.plan import Plan
@@ -130,7 +130,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 def kind_of_run(node: Node, plan: Plan, shape: NetworkShape, ran: Ran | None = None) -> Kind:
     """Kind of a plan's runs on a node."""
     stored = effective_quantization(shape.quantization, plan.quantization).name
-    sparse = _has_experts(shape)
+    sparse = has_experts(shape)
     facts = step_law_facts((ran and ran.engine) or plan.engine)
     era = facts.era_of((ran and ran.version) or plan.engine_version or "")
     return Kind(
@@ -266,11 +266,6 @@ def _words(kind: Kind, shared: tuple[str, ...]) -> str:
         "bits": f"{kind.bits}-bit weights",
     }
     return ", ".join(words[name] for name in shared)
-
-
-@functools.lru_cache(maxsize=1024)
-def _has_experts(shape: NetworkShape) -> bool:
-    return any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in shape.layers)
 
 
 @functools.lru_cache(maxsize=1024)

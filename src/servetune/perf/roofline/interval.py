@@ -88,12 +88,16 @@ _MEASURED_KINDS = (
 #: reached 13,800 tokens/s on one host and 19,300 on another, vLLM 0.11 22,800 and 26,200.
 STREAM_DOUBT = 1.5
 _BASIS = {
-    "known": "the device was measured under this engine; of sources and devices held out",
-    "silicon": "the device was not measured under this engine, or only under other releases; of "
-    "sources and devices held out",
-    "network": "a kind of layer never measured; of sources and devices held out",
-    "anchored": "corrected by measured runs; of held-out runs with two anchors",
-    "doubt": "corrected by measured runs; of held-out runs, by the doubt left at its place",
+    "known": "the device was measured under this engine; nine of ten runs of laboratories that "
+    "the law had not seen were within such factors",
+    "silicon": "the device was not measured under this engine, or only under other releases; "
+    "nine of ten runs of laboratories that the law had not seen were within such factors",
+    "network": "it has a kind of layer that was never measured; nine of ten runs of laboratories "
+    "that the law had not seen were within such factors",
+    "anchored": "corrected by measured runs; after two of them nine of ten others of a machine "
+    "were within such factors",
+    "doubt": "corrected by measured runs, less sure far from them; nine of ten others of a machine "
+    "were within such factors",
 }
 
 
@@ -163,7 +167,7 @@ def interval_of(
         doubt = STREAM_DOUBT if end == "high" else 1 / STREAM_DOUBT
         full = load**STREAM_SHARPNESS  # share of the step's time, by `step.slowdown`
         streamed: float = (1 - full + full * doubt**STREAM_SHARPNESS) ** (1 / STREAM_SHARPNESS)
-        drafted = math.exp(_towards(end) * reach.draft_doubt) if time == "tpot" else 1.0
+        drafted = math.exp(_TOWARDS[end] * reach.draft_doubt) if time == "tpot" else 1.0
         share = 0.95 if end == "high" else 0.05
         return _joined(reach.factor(time, end, share), drafted) * streamed
 
@@ -180,9 +184,8 @@ def interval_of(
     )
 
 
-def _towards(end: str) -> float:
-    """Standard deviations of a normal doubt from its middle to an end of a 90% interval."""
-    return NormalDist().inv_cdf(0.95 if end == "high" else 0.05)
+#: Standard deviations of a normal doubt from its middle to the ends of a 90% interval.
+_TOWARDS = {"low": NormalDist().inv_cdf(0.05), "high": NormalDist().inv_cdf(0.95)}
 
 
 def _joined(factor: float, drafted: float) -> float:
@@ -406,6 +409,7 @@ def seen_among(measured: Iterable[Kind], kind: Kind) -> str:
     return "architecture" if known else "nothing"
 
 
+@functools.lru_cache(maxsize=1024)
 def all_measured(shape: NetworkShape) -> bool:
     """Whether every kind of layer of a network was in a measured run."""
     parts = [part for layer in shape.layers for part in (layer.mixer, layer.feed_forward)]

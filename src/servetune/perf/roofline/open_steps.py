@@ -84,7 +84,7 @@ class OpenSteps(ABC):
     def __init__(self, runs: Runs, laws: StepLaws, rate: Array, most: Array) -> None:
         self._runs, self._laws, self._rate = runs, laws, rate
         self._most = np.maximum(1.0, most)
-        self._varied = np.maximum(0.0, (2 * runs.pairs / runs.inputs - 1) / runs.inputs - 1)
+        self._varied = np.maximum(0.0, runs.varied_inputs)
         # Requests come one by one, or in clumps of so many.
         lone_s = runs.prompts_s(laws, np.ones_like(rate))
         self._clump = np.maximum(_LEAST_CLUMP, 1 + 2 * self._clumped(lone_s))

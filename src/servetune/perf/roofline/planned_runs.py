@@ -13,16 +13,24 @@ from servetune.hardware.device import Node
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import Coefficients
-from servetune.perf.roofline.factors import coefficients_for
+from servetune.perf.roofline.factors import coefficients_for, run_coefficients
 from servetune.perf.roofline.operations import Operations, operations
 from servetune.perf.roofline.run_formulas import RunFormulas, RunPoint
 from servetune.perf.roofline.runs import Protocol
-from servetune.perf.roofline.steady_state import LengthMoments, moments_of
+from servetune.perf.roofline.steady_state import (
+    LengthMoments,
+    OperatingPoint,
+    moments_of,
+    workload_moments,
+)
 from servetune.perf.roofline.step_laws import PlanBatch, columns_of
 from servetune.plan import Plan
 from servetune.units import MS_PER_S
 from servetune.workload.lengths import Lengths
+from servetune.workload.workload import Workload
 
+#: Requests of an open loop where nobody says how many.
+REQUESTS_OF_A_RATE = 1000
 #: Fields of a plan that decide what one device computes; all others decide how many steps.
 _READ_BY_OPERATIONS = attrgetter(
     "engine",
@@ -106,38 +114,82 @@ def predict_runs(
         UnknownName: A plan's engine has no known defaults.
         PlanError: A plan has servers of several kinds.
     """
-    if not runs:
-        return []
     given = calibrations or [None] * len(runs)
-    kinds: dict[Hashable, list[int]] = {}
-    for number, run in enumerate(runs):
-        kinds.setdefault(_computed_alike(run), []).append(number)
-    if len(kinds) > 1:
-        found: dict[int, PredictedRun] = {}
-        for mine in kinds.values():
-            found_there = predict_runs([runs[i] for i in mine], [given[i] for i in mine])
-            found.update(zip(mine, found_there, strict=True))
-        return [found[number] for number in range(len(runs))]
     coefficients = [run.coefficients for run in runs]
-    coefficients = [
-        calibration.relearned(c) if calibration else c
-        for c, calibration in zip(coefficients, given, strict=True)
-    ]
-    loops, misfits = run_formulas(runs)
-    points = loops.points(columns_of(coefficients))
-    return [
-        PredictedRun(
-            point=calibration.on(point, _offered_tokens_per_s(run)) if calibration else point,
-            misfit=misfit,
-        )
-        for run, point, misfit, calibration in zip(runs, points, misfits, given, strict=True)
-    ]
+    kinds: dict[Hashable, list[int]] = {}  # of runs that go through the same formulas
+    for number, (run, own) in enumerate(zip(runs, coefficients, strict=True)):
+        drafts = run.plan.draft_tokens is not None  # computed for whole batches of plans
+        kind = (drafts, own.scheduling.separate_prefill, run.protocol)
+        kinds.setdefault(kind, []).append(number)
+    found: dict[int, PredictedRun] = {}
+    for mine in kinds.values():
+        loops, misfits = run_formulas([runs[i] for i in mine])
+        points = loops.points(columns_of([_relearned(coefficients[i], given[i]) for i in mine]))
+        for number, point, misfit in zip(mine, points, misfits, strict=True):
+            calibration, rate = given[number], _offered_tokens_per_s(runs[number])
+            corrected = calibration.on(point, rate) if calibration else point
+            found[number] = PredictedRun(point=corrected, misfit=misfit)
+    return [found[number] for number in range(len(runs))]
 
 
-def _computed_alike(run: PlannedRun) -> Hashable:
-    """What runs have in common that go through the same formulas."""
-    drafts = run.plan.draft_tokens is not None  # computed for whole batches of plans
-    return drafts, run.coefficients.scheduling.separate_prefill, run.protocol
+def _relearned(coefficients: Coefficients, calibration: Calibration | None) -> Coefficients:
+    return calibration.relearned(coefficients) if calibration else coefficients
+
+
+def at_a_rate(
+    plan: Plan,
+    shape: NetworkShape,
+    node: Node,
+    workload: Workload,
+    rate_per_s: float,
+    calibration: Calibration | None = None,
+) -> OperatingPoint:
+    """Means of a plan under requests that come by chance.
+
+    Args:
+        plan: Plan that fits the machine.
+        shape: Its network.
+        node: Machine.
+        workload: Lengths of the requests and what they share; its users or rate are not read.
+        rate_per_s: Requests per second, less than are served.
+        calibration: Calibration of this plan with as many users as the rate keeps in flight.
+    """
+    filled = resolved(plan, shape, node.device)
+    divided = memory(filled, shape, node.device)
+    moments = workload_moments(workload, filled, divided)
+    run = PlannedRun(
+        shape=shape,
+        node=node,
+        plan=plan,
+        lengths=moments,
+        concurrency=1,
+        request_count=REQUESTS_OF_A_RATE,
+        protocol="open",
+        rate_per_s=rate_per_s,
+        warmed=True,
+    )
+    loops, _ = run_formulas([run])
+    own, first_token_factor = run_coefficients(node.device, filled, shape, workload), 1.0
+    if calibration is not None:  # slower steps are fuller ones, too
+        own = calibration.steady_coefficients(own)
+        first_token_factor = calibration.first_token_factor
+    columns = columns_of([own])
+    [point] = loops.points(columns)
+    ttft_ms = first_token_factor * point.ttft_ms
+    e2e_ms = point.e2e_ms + ttft_ms - point.ttft_ms
+    in_flight = rate_per_s * e2e_ms / MS_PER_S
+    places = float(loops.copies[0] * loops.most_placed(columns)[0])
+    return OperatingPoint(
+        concurrency=max(1, round(in_flight)),
+        running=point.running,
+        ttft_ms=ttft_ms,
+        itl_ms=point.tpot_ms,
+        e2e_ms=e2e_ms,
+        requests_per_s=rate_per_s,
+        input_tokens_per_s=rate_per_s * moments.input_tokens,
+        output_tokens_per_s=rate_per_s * moments.output_tokens,
+        queued=in_flight > places,
+    )
 
 
 def _offered_tokens_per_s(run: PlannedRun) -> float | None:

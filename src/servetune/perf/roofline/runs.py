@@ -64,6 +64,9 @@ class Runs:
         users: Requests in flight in closed loops, no more than the run has.
         requests: Requests of the run.
         generations: Requests that one user sends.
+        inputs: Tokens of a prompt that the prefix cache lacks.
+        pairs: Mean sum of their positions.
+        varied_inputs: Squared coefficient of variation of their number.
         steps: Decode steps of a request, one at least.
         answer_steps: Those of answers of one token, too: zero.
         gained: Tokens gained per step.
@@ -145,9 +148,12 @@ class Runs:
                 ]
             )
         )
-        self.inputs = np.array([m.input_tokens for m in moments])
+        self.inputs, self.pairs, own_pairs = np.transpose(
+            [m.computed(kv) for m, kv in zip(moments, kv_tokens, strict=True)]
+        )
+        self.varied_inputs = (2 * own_pairs / self.inputs - 1) / self.inputs - 1
+        self._prompt_tokens = np.array([m.input_tokens for m in moments])
         self.outputs = np.array([m.output_tokens for m in moments])
-        self.pairs = np.array([m.prompt_pairs for m in moments])
         self.context = np.array([m.context_tokens for m in moments])
         self.gained = np.array([tokens_per_step(plan) for plan in plans])
         self.spread = np.array([m.output_spread_tokens for m in moments]) / self.gained
@@ -170,7 +176,7 @@ class Runs:
         clumped = np.minimum(dispersion - 1, np.maximum(0.0, count - 1)) / 2 / self.copies
         self.clumped = np.where(self.capped, 0.0, clumped)
         self.group = np.maximum(1.0, self.budget // self.inputs)
-        self.whole_prompts = np.asarray(whole_prompts(self.budget, self.inputs, self.pairs))
+        self.whole_prompts = np.asarray(whole_prompts(self.budget, self.inputs, own_pairs))
         self.equal = (self.spread == 0) & (self.gained == 1)
         self.varied = np.minimum(1.0, (self.spread / self.steps) ** 2)
 
@@ -245,7 +251,7 @@ class Runs:
         sequences = np.where(apart, sequences / steps, sequences)
         spread: Array | float = 0.0
         if by_chance:  # a step has whole prompts, one at least, each as long as it happens to be
-            varied = 2 * self.pairs / self.inputs**2 - 1 + np.maximum(0.0, 1 - 1 / prompts)
+            varied = self.varied_inputs + 1 / self.inputs + np.maximum(0.0, 1 - 1 / prompts)
             spread = np.where(steps > 1, 0.0, tokens * np.sqrt(np.maximum(0.0, varied) / prompts))
         each_s = laws.seconds(
             tokens / steps,
@@ -258,7 +264,8 @@ class Runs:
         return np.asarray(steps * each_s)
 
     def request_s(self, laws: StepLaws) -> Array:
-        return np.asarray(laws.c["host.request_s"] + laws.c["host.prompt_token_s"] * self.inputs)
+        tokens_s = laws.c["host.prompt_token_s"] * self._prompt_tokens
+        return np.asarray(laws.c["host.request_s"] + tokens_s)
 
     def clump_s(self, laws: StepLaws, prompt_s: Array) -> Array:
         """Wait for prompts that came just before, beyond that for evenly spread ones."""

@@ -34,7 +34,7 @@ import copy
 import functools
 import math
 from collections.abc import Hashable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -55,11 +55,11 @@ _LENGTH_SAMPLES = 512
 #: Shares of the answers by length, the shortest first: the longest decide how a run ends.
 ANSWER_SHARES = (*[1 / 16] * 12, *(0.5**n for n in range(3, 10)), 0.5**9)
 #: Steps towards the number of running requests, and how near in it two of them are one answer.
-_ROUNDS, _NEAR = 60, 1e-9
+_ROUNDS, _NEAR = 60, 1e-6
 #: How near two numbers of sequences are one answer.
 _NEAR_COUNT = 1e-6
-#: Means of the fifths of a normal law, in standard deviations.
-_FIFTHS = (-1.4, -0.532, 0.0, 0.532, 1.4)
+#: Points of a normal law, in standard deviations, that have its mean and variance together.
+_THIRDS = (-1.2247, 0.0, 1.2247)
 
 
 class OperatingPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +105,20 @@ _AS_PRICED = Correction()
 _EVEN_SPREAD = 0.6
 
 
+class ComputedTokens(NamedTuple):
+    """Tokens C of a prompt that a prefix cache lacks.
+
+    Attributes:
+        mean: Mean of C.
+        pairs: Mean sum of their positions: each looks at all before it, those in the cache, too.
+        own_pairs: Mean of C(C+1)/2, which says how much prompts differ.
+    """
+
+    mean: float
+    pairs: float
+    own_pairs: float
+
+
 class LengthMoments(msgspec.Struct, frozen=True, kw_only=True):
     """The means of a law of lengths that step times depend on.
 
@@ -118,6 +132,7 @@ class LengthMoments(msgspec.Struct, frozen=True, kw_only=True):
             time it decodes.
         shared_tokens: Mean tokens in whole blocks that a prompt has in common with others.
         shared_pairs: Mean of S(S+1)/2 over these.
+        shared_products: Mean of their product with the length of their prompt.
         prefixes: Number of different beginnings of that length, equally frequent.
         answers: Mean length of each of `ANSWER_SHARES` of the answers, the shortest first; all are
             of the mean length if empty.
@@ -133,6 +148,7 @@ class LengthMoments(msgspec.Struct, frozen=True, kw_only=True):
     reserved_tokens: float = 0.0
     shared_tokens: float = 0.0
     shared_pairs: float = 0.0
+    shared_products: float = 0.0
     prefixes: int = 1
     answers: tuple[float, ...] = ()
 
@@ -187,6 +203,16 @@ class LengthMoments(msgspec.Struct, frozen=True, kw_only=True):
             return 0.0
         return float(1 - (1 - 1 / self.prefixes) ** remembered)
 
+    def computed(self, kv_tokens: float) -> ComputedTokens:
+        """Tokens of a prompt that such a cache lacks."""
+        found = self.found_fraction(kv_tokens)
+        both = self.shared_products - self.shared_pairs + self.shared_tokens
+        return ComputedTokens(
+            self.input_tokens - found * self.shared_tokens,
+            self.prompt_pairs - found * self.shared_pairs,
+            self.prompt_pairs - found * both,
+        )
+
 
 def length_moments(
     lengths: Lengths,
@@ -214,24 +240,29 @@ def _length_moments(
     steps = np.maximum(outputs - 1, 0)
     context = inputs + (outputs + 1) / 2
     weights = steps if steps.any() else np.ones_like(steps)
-    alike = np.zeros_like(inputs)
-    if shared is not None:  # the last token of a prompt is computed always
-        most = inputs - 1
-        alike = most if shared.tokens is None else np.minimum(most, shared.tokens)
-        alike -= alike % (block_tokens or 1)
-    return LengthMoments(
+    found = LengthMoments(
         input_tokens=float(inputs.mean()),
         output_tokens=float(outputs.mean()),
         prompt_pairs=float((inputs * (inputs + 1) / 2).mean()),
         context_tokens=float(np.average(context, weights=weights)),
         longest_tokens=int((drawn_in + drawn_out).max()),
         output_spread_tokens=float(outputs.std()),
-        input_spread_tokens=float((inputs - alike).std()),
+        input_spread_tokens=float(inputs.std()),
         reserved_tokens=float(np.average(inputs + outputs, weights=weights)),
+        answers=_by_share(np.sort(outputs)),
+    )
+    if shared is None:
+        return found
+    most = inputs - 1  # the last token of a prompt is computed always
+    alike = most if shared.tokens is None else np.minimum(most, shared.tokens)
+    alike -= alike % (block_tokens or 1)
+    return msgspec.structs.replace(
+        found,
+        input_spread_tokens=float((inputs - alike).std()),
         shared_tokens=float(alike.mean()),
         shared_pairs=float((alike * (alike + 1) / 2).mean()),
-        prefixes=1 if shared is None else shared.count,
-        answers=_by_share(np.sort(outputs)),
+        shared_products=float((alike * inputs).mean()),
+        prefixes=shared.count,
     )
 
 
@@ -307,8 +338,8 @@ class SteadyState:
         self.moments = moments
         found = moments.found_fraction(kv_tokens)
         self.cached_fraction = found * moments.shared_tokens / moments.input_tokens
-        self.computed_tokens = moments.input_tokens - found * moments.shared_tokens
-        self.computed_pairs = moments.prompt_pairs - found * moments.shared_pairs
+        computed = moments.computed(kv_tokens)
+        self.computed_tokens, self.computed_pairs, own_pairs = computed
         self._computed_spread_tokens = math.hypot(
             moments.input_spread_tokens, math.sqrt(found * (1 - found)) * moments.shared_tokens
         )
@@ -337,7 +368,7 @@ class SteadyState:
         if self._decode_steps <= 0:
             return
         if c.scheduling.separate_prefill and c.scheduling.admission_steps:
-            group = whole_prompts(self._budget, self.computed_tokens, self.computed_pairs)
+            group = whole_prompts(self._budget, self.computed_tokens, own_pairs)
             self._gathering = Gathering(
                 c.scheduling.admission_steps,
                 c.scheduling.waiting_ratio,
@@ -602,7 +633,7 @@ class SteadyState:
 
         A prompt longer than the budget leaves takes several steps, each with all decoding
         sequences beside it. Small steps run as captured graphs, so where prompts differ the mean
-        is over fifths of them by size.
+        is over thirds of them by size.
         """
         steps = self._parts(prompts, sequences)
         tokens = prompts * self.computed_tokens / steps
@@ -623,13 +654,13 @@ class SteadyState:
         )
 
     def _sizes(self, prompts: float) -> tuple[float, ...]:
-        """Tokens over their mean in each fifth of groups of prompts, the smallest first."""
+        """Tokens over their mean in each third of groups of prompts, the smallest first."""
         mean_tokens, sd_tokens = self.computed_tokens, self._computed_spread_tokens
         if not sd_tokens:
             return (1.0,)
         # a gamma law's quantiles, by Wilson and Hilferty
         variance = ((sd_tokens / mean_tokens) ** 2 + max(0.0, 1 - 1 / prompts)) / prompts
-        roots = [max(0.0, 1 - variance / 9 + z * math.sqrt(variance) / 3) for z in _FIFTHS]
+        roots = [max(0.0, 1 - variance / 9 + z * math.sqrt(variance) / 3) for z in _THIRDS]
         mean = sum(root**3 for root in roots) / len(roots)
         return tuple(root**3 / mean for root in roots)
 
