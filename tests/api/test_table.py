@@ -1,4 +1,5 @@
 import csv
+import json
 import math
 
 import pytest
@@ -21,7 +22,7 @@ def predict(servetune, tmp_path):
     def run(*rows, head=HEAD, options=()):
         (tmp_path / "rows.csv").write_text("\n".join([head, *rows]) + "\n")
         done = servetune("estimate", "--batch", "rows.csv", "--out", "out.csv", *options)
-        if done.returncode:
+        if done.returncode == 2:
             return done
         with (tmp_path / "out.csv").open(newline="") as file:
             return list(csv.DictReader(file))
@@ -262,6 +263,15 @@ def test_cells_without_a_column_are_the_rows_own_fault(predict):
     assert good["error"] == ""
 
 
+def test_a_table_without_one_prediction_has_a_status_of_its_own(servetune, predict, tmp_path):
+    predict(GOOD.replace("h100_sxm", "l40x"))
+    again = ("estimate", "--batch", "rows.csv", "--out", "out.csv", "--json")
+    done = servetune(*again)
+    assert done.returncode == 1
+    [row] = json.loads(done.stdout)["rows"]
+    assert "l40x" in row["error"]
+
+
 def test_an_unknown_gpu_has_the_nearest_names(predict):
     (row,) = predict(GOOD.replace("h100_sxm", "l40x"))
     assert "did you mean" in row["error"]
@@ -352,6 +362,7 @@ def test_two_anchors_narrow_the_interval_and_one_time_may_be_missing(predict, pr
         (f"{GOOD},,", "neither ttft_ms nor tpot_ms"),
         (f"{GOOD},-3,5", "ttft_ms must be a positive number"),
         (f"{GOOD.replace('h100_sxm', 'h900')},100,5", "h900"),
+        (f"{GOOD},180000,9000000", "divide those in microseconds by 1000"),
         (f"{GOOD},0.1,0.005", "less than a hundredth of the predicted"),
     ],
 )

@@ -5,6 +5,7 @@ import pytest
 from servetune.errors import InputError, UnknownName
 from servetune.models import catalogue, load_config, load_shape
 from servetune.prediction.row_models import RowModels, made_from
+from servetune.prediction.rows import stored_as
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +55,31 @@ def test_what_stands_in_is_stored_as_the_name_says_and_is_reported():
     assert "read as Qwen/Qwen3-32B stored in fp4" in models.stand_in("nvidia/Qwen3-32B-FP4")
     assert models.shape("Qwen/Qwen3-32B").quantization == "none"
     assert models.stand_in("Qwen/Qwen3-32B") == ""
+
+
+def test_parts_that_a_fourbit_checkpoint_leaves_out_are_not_in_four_bits():
+    shape = RowModels(None).shape("nvidia/DeepSeek-R1-FP4")
+    assert shape.quantization == "nvfp4@feed_forward"
+
+
+def test_a_copy_in_16_bits_is_stored_in_fp8_as_its_publisher_did():
+    name = "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"
+    assert stored_as(RowModels(None).shape(name), "fp8").quantization == "fp8"
+
+
+def test_a_copy_is_stored_in_fp8_as_its_original():
+    copy = RowModels(None).shape("unsloth/GLM-4.5-Air")
+    assert stored_as(copy, "fp8").quantization == "fp8"
+
+
+def test_a_checkpoint_in_fp8_is_stored_as_its_publisher_stores_them():
+    models = RowModels(None)
+    for name, stored in (
+        ("RedHatAI/Qwen3-30B-A3B-FP8-dynamic", "fp8"),
+        ("Qwen/Qwen3-30B-A3B-FP8", "fp8_block"),
+    ):
+        assert stored_as(models.shape(name), "fp8").quantization == stored
+        assert load_shape(name, catalogue_first=True).quantization == stored
 
 
 def test_a_configuration_that_is_there_comes_before_any_stand_in(tmp_path):

@@ -1,9 +1,10 @@
 import itertools
 import re
 
+import msgspec
 import pytest
 
-from servetune.errors import ServetuneError
+from servetune.errors import PlanError, ServetuneError
 from servetune.models import load_shape
 from servetune.perf.roofline import predict_runs
 from servetune.perf.roofline.run_formulas import RunPoint
@@ -140,7 +141,7 @@ def test_rows_priced_together_are_priced_as_each_alone():
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"engine_version": "latest"}, "release latest has no number"),
+        ({"engine_version": "latest"}, "latest is not read as a release"),
         ({"engine": "trtllm", "gpu": "MI300X"}, "trtllm does not run on devices of AMD"),
         ({"protocol": "static", "requests": "99"}, "requests 99 is not read: all 4 of a static"),
         ({"engine": "mlc_llm"}, "no run of mlc-llm was measured"),
@@ -158,6 +159,93 @@ def test_rows_priced_together_are_priced_as_each_alone():
 def test_what_a_row_is_taken_for_is_said(columns, words):
     row = ROW | {"engine": "vllm"} | columns
     assert words in assumed(row, run_of(row, catalogued))
+
+
+def test_a_past_release_may_have_settings_that_are_not_known_here():
+    told = {"server_args": "num_scheduler_steps=8;max_num_seqs=16", "engine": "vllm"}
+    row = ROW | told | {"engine_version": "0.6.3"}
+    run = run_of(row, catalogued)
+    assert run.plan.max_num_seqs == 16
+    assert "not priced: num_scheduler_steps" in assumed(row, run)
+    with pytest.raises(PlanError, match="has no setting num_scheduler_steps") as refused:
+        run_of(ROW | told, catalogued)
+    assert "state the engine_version that has it" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("told", "assumes"),
+    [
+        ('speculative_config={"num_speculative_tokens": 3}', "of 3 drafted tokens are accepted"),
+        ("disable_cuda_graph=true", ""),
+        ("disable_overlap_schedule=true", "not priced: disable_overlap_schedule"),
+        ("speculative_algorithm=EAGLE3", "not priced: speculative_algorithm"),
+    ],
+)
+def test_settings_of_drafts_and_graphs_are_priced_or_named(told, assumes):
+    engine = "vllm" if "config" in told else "sglang"
+    row = ROW | {"engine": engine, "server_args": told}
+    run = run_of(row, catalogued)
+    plain = run_of(ROW | {"engine": engine}, catalogued)
+    assert (run.plan == msgspec.structs.replace(plain.plan, extra=run.plan.extra)) == (
+        assumes.startswith("not priced")
+    )
+    assert assumes in assumed(row, run)
+    assert bool(assumed(row, run)) == bool(assumes)
+
+
+def test_a_slip_in_a_past_release_is_guessed_and_another_engines_word_refused():
+    past = ROW | {"engine": "vllm", "engine_version": "0.6.3"}
+    row = past | {"server_args": "max_num_seq=16"}
+    assert "max_num_seq (did you mean max_num_seqs)" in assumed(row, run_of(row, catalogued))
+    with pytest.raises(PlanError, match="tp_size") as refused:
+        run_of(past | {"server_args": "tp_size=2"}, catalogued)
+    assert "calls it tensor_parallel_size" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"engine_version": "99.1"}, "release 99.1 is not described yet"),
+        ({"protocol": "open", "rate": "1", "concurrency": ""}, "a run of 1,000 requests"),
+        (
+            {"model": "Qwen/Qwen3-30B-A3B", "tp": "2", "moe_ep": "3"},
+            "experts divided over all 2 devices of a copy, not 3",
+        ),
+        (
+            {"model": "Qwen/Qwen3-30B-A3B", "moe_ep": "8"},
+            "moe_ep 8 is not read: a copy has one device",
+        ),
+        ({"engine_version": "99"}, "99 is not read as a release"),
+        ({"engine": "llama.cpp"}, "no run of llama.cpp was measured"),
+    ],
+)
+def test_what_a_row_says_and_cannot_be_is_named(columns, words):
+    row = ROW | {"engine": "vllm"} | columns
+    assert words in assumed(row, run_of(row, catalogued))
+
+
+def test_an_open_loop_with_a_limit_needs_no_number_in_flight():
+    row = ROW | {"protocol": "open", "rate": "1", "concurrency": "", "max_concurrency": "4"}
+    run = run_of(row, catalogued)
+    assert (run.concurrency, run.capped, run.request_count) == (4, True, 1000)
+
+
+def test_a_longest_sequence_below_a_rows_request_is_refused():
+    row = ROW | {"engine": "vllm", "server_args": "max_model_len=100"}
+    with pytest.raises(ServetuneError, match="max_model_len 100 is less than a request"):
+        run_of(row, catalogued)
+
+
+@pytest.mark.parametrize(
+    ("model", "stored"),
+    [
+        ("Qwen/Qwen3-30B-A3B", "fp8_block"),  # its publisher's own checkpoint
+        ("zai-org/GLM-4.5-Air", "fp8"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "fp8_block"),  # none is known
+    ],
+)
+def test_fp8_of_experts_is_stored_as_the_publishers_checkpoint(model, stored):
+    assert stored_as(catalogued(model), "fp8").quantization == stored
 
 
 def test_a_row_states_settings_of_its_server_in_the_engines_words():
@@ -257,7 +345,7 @@ def test_stated_settings_lengthen_what_they_lengthen():
     ("engine", "text", "message"),
     [
         ("vllm", "max_num_seqs=[16,32]", "max_num_seqs has 2 values"),
-        ("vllm", "tensor_parallel_size=1", "tensor_parallel is not read from server_args"),
+        ("vllm", "tensor_parallel_size=1", "tensor_parallel_size is not read from server_args"),
         ("vllm", "api_srver_count=2", "api_srver_count"),
     ],
 )

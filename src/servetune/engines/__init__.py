@@ -43,6 +43,7 @@ from servetune.engines.translate import (
     fields_of,
     plan_from_settings,
     require_known_settings,
+    require_own_words,
     settings_of,
 )
 from servetune.engines.words import Words
@@ -77,6 +78,7 @@ __all__ = [
     "rank_weights_bytes",
     "recorded_engine",
     "require_known_settings",
+    "require_own_words",
     "resolved",
     "settings_of",
     "simulated_engines",

@@ -39,6 +39,10 @@ class SettingSpec(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
 
 
+#: What lets a command take a setting that no table has.
+ALLOWED = "--allow-unknown passes it on"
+
+
 class SettingTable(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one version of an engine.
 
@@ -87,7 +91,12 @@ class SettingTable(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def check(
-        self, engine: str, settings: Mapping[str, Setting], *, allow_unknown: bool = False
+        self,
+        engine: str,
+        settings: Mapping[str, Setting],
+        *,
+        allow_unknown: bool = False,
+        remedy: str = ALLOWED,
     ) -> tuple[str, ...]:
         """Refuse what the engine would refuse.
 
@@ -99,6 +108,7 @@ class SettingTable(msgspec.Struct, frozen=True, kw_only=True):
             engine: Title of the engine.
             settings: Settings by name.
             allow_unknown: Whether settings that the table lacks are passed on.
+            remedy: End of the hint at a setting that is refused.
 
         Returns:
             Notes on what cannot be decided here: a setting that this table does not have,
@@ -115,7 +125,7 @@ class SettingTable(msgspec.Struct, frozen=True, kw_only=True):
             elif self._refuses(name) and not allow_unknown:
                 raise PlanError(
                     f"{engine} {self.version} has no setting {with_underscores(name)}",
-                    hint=f"{_did_you_mean(name, self.settings)}; --allow-unknown passes it on",
+                    hint=f"{_did_you_mean(name, self.settings)}; {remedy}",
                 )
             else:
                 notes.append(self._unknown(engine, name))

@@ -10,7 +10,7 @@ import msgspec
 from servetune.engines.engine import Engine
 from servetune.engines.engine import engine as engine_named
 from servetune.engines.registry import ENGINES
-from servetune.engines.settings import SettingTable, with_underscores
+from servetune.engines.settings import ALLOWED, SettingTable, with_underscores
 from servetune.engines.words import FIELD_TYPES, Settings
 from servetune.errors import PlanError
 from servetune.plan.plan import Plan, Setting
@@ -62,7 +62,9 @@ def fields_of(engine: str, settings: Mapping[str, object]) -> Settings:
     return engine_named(engine).words.plan_fields(settings)
 
 
-def require_own_words(served_by: Engine, plan: Plan, table: SettingTable) -> None:
+def require_own_words(
+    served_by: Engine, plan: Plan, table: SettingTable, remedy: str = ALLOWED
+) -> None:
     """Refuse another engine's name for what this engine calls otherwise.
 
     `tensor_parallel_size` would reach TGI's launcher beside its own `num_shard`.
@@ -71,6 +73,7 @@ def require_own_words(served_by: Engine, plan: Plan, table: SettingTable) -> Non
         served_by: Engine of the plan.
         plan: Plan whose settings were given in the engine's words.
         table: Settings of the engine.
+        remedy: End of the hint.
 
     Raises:
         PlanError: A setting is another engine's; the hint has this engine's name for it.
@@ -86,7 +89,7 @@ def require_own_words(served_by: Engine, plan: Plan, table: SettingTable) -> Non
         other = words.instead.get(field, f"{title} has no setting for {field}")
         raise PlanError(
             f"{title} has no setting {with_underscores(name)}",
-            hint=f"{f'{title} calls it {own}' if own else other}; --allow-unknown passes it on",
+            hint=f"{f'{title} calls it {own}' if own else other}; {remedy}",
         )
 
 
@@ -102,15 +105,23 @@ def _fields_of_all() -> Mapping[str, str]:
     return fields
 
 
-def require_known_settings(served_by: Engine, plan: Plan, *, allow_unknown: bool) -> None:
+def require_known_settings(
+    served_by: Engine, plan: Plan, *, allow_unknown: bool, remedy: str = ALLOWED
+) -> None:
     """Refuse settings with which the engine would not start.
+
+    Args:
+        served_by: Engine of the plan.
+        plan: Plan whose settings were given in the engine's words.
+        allow_unknown: Whether settings that its table lacks are passed on.
+        remedy: End of the hint at a setting that is refused.
 
     Raises:
         PlanError: The newest version that is known has no such setting.
     """
     table = served_by.settings()
     if not allow_unknown:
-        require_own_words(served_by, plan, table)
+        require_own_words(served_by, plan, table, remedy)
     if table.settings:
         exact = msgspec.structs.replace(table, exact=True)
-        exact.check(served_by.title, dict(plan.extra), allow_unknown=allow_unknown)
+        exact.check(served_by.title, dict(plan.extra), allow_unknown=allow_unknown, remedy=remedy)

@@ -8,7 +8,13 @@ from servetune.engines import DEFAULT_ENGINE, WIDEST_FRACTION
 from servetune.engines.engine import step_law_facts
 from servetune.perf.roofline import PlannedRun
 from servetune.perf.roofline.accuracy import cells
-from servetune.prediction.stated_settings import attention_ranks, stated_settings
+from servetune.prediction.stated_settings import (
+    attention_ranks,
+    idle_settings,
+    is_later,
+    is_release,
+    stated_settings,
+)
 
 #: Words of tables for servers that both compute prompts and decode, `static` batches included.
 _AGGREGATED = ("", "agg", "aggregated", "ifb", "static")
@@ -44,11 +50,15 @@ def _assumptions(row: Mapping[str, str], run: PlannedRun, source: str) -> Iterat
     if facts.vendor not in ("", vendor):
         yield f"{facts.name} does not run on devices of {vendor}: priced as if it did"
     version = row.get("engine_version", "").strip()
-    if version and not any(character.isdigit() for character in version):
-        yield f"release {version} has no number: taken as the newest that is described"
+    if version and not is_release(version):
+        yield f"{version} is not read as a release: taken as the newest that is described"
+    elif version and is_later(version, facts.name):
+        yield f"release {version} is not described yet: taken as the newest that is"
     yield from _unread(row, run)
     yield from _split(row, run, source)
-    if plan.draft_tokens:
+    if plan.draft_tokens and plan.draft_acceptance_fraction is None:
+        yield f"how many of {plan.draft_tokens} drafted tokens are accepted is assumed"
+    elif plan.draft_tokens:
         yield f"{plan.draft_tokens} tokens drafted ahead per step, {source}"
     if run.admission_delay_steps:
         yield f"waiting prompts held back for {run.admission_delay_steps:.3g} steps, {source}"
@@ -71,7 +81,8 @@ def _split(row: Mapping[str, str], run: PlannedRun, source: str) -> Iterator[str
     """Parts of the split over devices that the row does not state, or not so."""
     plan, columns = run.plan, {name: row.get(name, "").strip() for name in ("dp", "moe_ep")}
     engine = run.engine or plan.engine
-    ranks = attention_ranks(engine, stated_settings(engine, row.get("server_args", "").strip()))
+    told = row.get("server_args", "").strip()
+    ranks = attention_ranks(engine, stated_settings(engine, told, run.engine_version))
     if ranks is not None:
         if plan.tensor_parallel > 1 and not plan.expert_parallel:
             yield f"{ranks.setting} is priced for networks of experts alone: taken as a plain split"
@@ -84,14 +95,24 @@ def _split(row: Mapping[str, str], run: PlannedRun, source: str) -> Iterator[str
         )
     elif not plan.expert_parallel and columns["moe_ep"] not in ("", "0", "1", "1.0"):
         yield "no expert parallelism: the network has no experts"
+    elif plan.expert_parallel:
+        count, told = plan.tensor_parallel * plan.data_parallel, columns["moe_ep"]
+        if count == 1:
+            yield f"moe_ep {told} is not read: a copy has one device"
+        elif float(told) != count:
+            yield f"experts divided over all {count} devices of a copy, not {told}"
 
 
 def _unread(row: Mapping[str, str], run: PlannedRun) -> Iterator[str]:
-    """Columns that say how requests come and that are not read, or in another sense than vLLM's."""
+    """What a row says that is not read, or in another sense than vLLM's."""
+    if idle := idle_settings(run.engine or run.plan.engine, run.plan):
+        yield f"not priced: {', '.join(idle)}"
     ratio = row.get("range_ratio", "").strip()
     if ratio and float(ratio) == 0:
         yield "range_ratio 0: lengths from one token to the nominal ones; equal ones have 1"
     requests = row.get("requests", "").strip()
+    if run.protocol == "open" and not requests:
+        yield f"taken as a run of {run.request_count:,} requests"
     if run.protocol in ("static", "burst") and requests and float(requests) != run.request_count:
         yield (
             f"requests {requests} is not read: all {run.request_count} of a {run.protocol} "

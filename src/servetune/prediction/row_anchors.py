@@ -28,8 +28,8 @@ from servetune.units import MS_PER_S
 #: one list has no time per token, its whole time or its rate tells of the same steps.
 MEASURED = ("ttft_ms", "tpot_ms", "e2e_ms", "output_tokens_per_s")
 _AT_ONCE = ("static", "offline")
-#: Predicted over measured time beyond which a time is taken to be in seconds.
-_SECONDS = 100
+#: Ratio of predicted and measured time beyond which a time is taken to be in another unit.
+_UNITS = 100
 
 #: Model and kind of device -> measured runs of both.
 AnchorsOf: TypeAlias = Mapping[tuple[str, str], Sequence[Anchor]]
@@ -79,14 +79,18 @@ def _plausible(number: int, measured_ms: float | None, predicted_ms: float) -> N
     """Stop at a time per token in another unit; first tokens may be predicted in a long queue.
 
     Raises:
-        InputError: The time is less than a hundredth of the predicted one.
+        InputError: The time is less than a hundredth or more than a hundred times the predicted.
     """
-    if measured_ms is not None and measured_ms < predicted_ms / _SECONDS:
-        raise InputError(
-            f"anchor {number}: time per token of {measured_ms:g} ms is less than a hundredth of "
-            f"the predicted {predicted_ms:.3g} ms",
-            hint="times are in milliseconds; multiply those in seconds by 1000",
-        )
+    if measured_ms is None or predicted_ms / _UNITS <= measured_ms <= predicted_ms * _UNITS:
+        return
+    less = measured_ms < predicted_ms
+    raise InputError(
+        f"anchor {number}: time per token of {measured_ms:g} ms is "
+        f"{'less than a hundredth of' if less else 'more than a hundred times'} the predicted "
+        f"{predicted_ms:.3g} ms",
+        hint="times are in milliseconds; "
+        f"{'multiply those in seconds by' if less else 'divide those in microseconds by'} 1000",
+    )
 
 
 def _tells(run: PlannedRun, times: Mapping[str, float | None]) -> bool:

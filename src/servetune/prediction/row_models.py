@@ -19,6 +19,7 @@ from servetune.errors import InputError, ServetuneError, UnknownName
 from servetune.json_value import JsonObject
 from servetune.models import (
     NetworkShape,
+    QuantizedCheckpoint,
     catalogue,
     load_config,
     load_shape,
@@ -112,19 +113,32 @@ class RowModels:
         path = self._path(model)
         if path is not None:
             return shape_from_config(_read(path), name=model, source=path.name)
-        origin = made_from(model, self._known()) if sibling_of(model) else None
-        try:
-            if origin is None:
-                return load_shape(model, catalogue_first=True)
-        except UnknownName:
-            origin = made_from(model, self._known())
-            if origin is None:
-                raise
+        origin = made_from(model, self._known())
+        # Whether scales of 8 bits are by block the catalogue knows from the publisher; which parts
+        # are not in four bits a table's word says.
+        by_word = origin is not None and (
+            STORAGE[origin[1]] != "fp8" or self._path(origin[0]) is not None
+        )
+        if not (by_word and sibling_of(model)):
+            try:
+                shape = load_shape(model, catalogue_first=True)
+            except UnknownName:
+                if origin is None:
+                    raise
+            else:
+                sibling = sibling_of(model)
+                if sibling is not None and sibling.base in shape.source:  # no file of its own
+                    self._report(model, sibling.base, _stored(sibling, shape))
+                return shape
+        assert origin is not None
         base, word = origin
         shape = stored_as(self.shape(base), STORAGE[word])
-        stored = f" stored in {word}" if word else ""
-        self._stand_ins[model] = f"no configuration of {model} found: read as {base}{stored}"
+        self._report(model, base, word)
         return msgspec.structs.replace(shape, name=model)
+
+    def _report(self, model: str, base: str, stored: str) -> None:
+        stored = stored and f" stored in {stored}"
+        self._stand_ins[model] = f"no configuration of {model} found: read as {base}{stored}"
 
     def _path(self, model: str) -> Path | None:
         if self._folder is None:
@@ -140,6 +154,13 @@ class RowModels:
             if not path.name.endswith(_QUANTIZED_FILE)
         ]
         return [*own, *catalogue()]
+
+
+def _stored(sibling: QuantizedCheckpoint, shape: NetworkShape) -> str:
+    """Storage that a sibling's name states, in a table's words; empty where it states none."""
+    if sibling.widened:
+        return "bf16"
+    return shape.quantization.partition("_")[0] if sibling.quantization_config else ""
 
 
 def _read(path: Path) -> JsonObject:

@@ -32,9 +32,16 @@ from servetune.engines import engine as engine_named
 from servetune.engines.behaviour import AttentionRanks
 from servetune.errors import InputError, UnknownName
 from servetune.hardware import Device, Node, device, node
-from servetune.models import ExpertFeedForward, NetworkShape
+from servetune.models import (
+    NetworkShape,
+    has_experts,
+    load_shape,
+    quantized_versions,
+    sibling_of,
+)
 from servetune.perf import Calibration
 from servetune.perf.roofline import (
+    REQUESTS_OF_A_RATE,
     LengthMoments,
     PlannedRun,
     PredictedRun,
@@ -57,8 +64,6 @@ COLUMNS = ("model", "gpu", "isl", "osl", "concurrency")
 
 RANGE_RATIO = 0.8
 REQUESTS_PER_USER = 10
-#: Requests of an open loop whose row names neither them nor a number in flight.
-_REQUESTS_OF_A_RATE = 1000
 
 #: Storage of weights in a table's words -> scheme.
 STORAGE: Mapping[str, str] = {
@@ -91,14 +96,14 @@ def run_of(
     protocol = _protocol(row)
     if unstated.divided_attention or _divided_throughput(facts, shape, protocol):
         tensor_parallel, copies, spread = 1, tensor_parallel, True
-    stated = stated_settings(facts.engine, row.get("server_args", "").strip())
+    stated = stated_settings(facts.engine, row.get("server_args", "").strip(), facts.version)
     ranks = attention_ranks(facts.engine, stated)
     sharing = 1  # ranks among which a limit of sequences is divided
     if ranks is not None:
         count = _rank_count(tensor_parallel, copies, ranks)
-        copies = count if _has_experts(shape) or tensor_parallel == 1 else 1
+        copies = count if has_experts(shape) or tensor_parallel == 1 else 1
         tensor_parallel = max(1, tensor_parallel // copies)
-        spread = spread or (copies > 1 and _has_experts(shape))
+        spread = spread or (copies > 1 and has_experts(shape))
         sharing = copies if ranks.shared_limit else 1
     drafts = unstated.draft_tokens
     lengths = _lengths(row, facts, unstated.equal_lengths)
@@ -138,6 +143,14 @@ def run_of(
         draft_acceptance_fraction=unstated.draft_acceptance_fraction if drafts else None,
     )
     plan = msgspec.structs.replace(plan, **stated)
+    longest = plan.max_model_len or 0
+    if "max_model_len" in stated and facts.prompt_tokens + facts.output_tokens > longest:
+        word = engine_named(registered(facts.engine)).words.name_of("max_model_len")
+        raise InputError(
+            f"{word} {longest} is less than a request of the row: {facts.prompt_tokens} and "
+            f"{facts.output_tokens} tokens",
+            hint="raise it, or leave it out",
+        )
     if "max_num_seqs" in stated and plan.max_num_seqs is not None:
         plan = msgspec.structs.replace(plan, max_num_seqs=max(1, plan.max_num_seqs // sharing))
     # The row was run, so its plan is one that an engine can run: `assumptions` reports changes.
@@ -190,7 +203,7 @@ def _checkpoint_cache(facts: RowFacts) -> str | None:
 def _divided_throughput(facts: RowFacts, shape: NetworkShape, protocol: Protocol | None) -> bool:
     """Whether a row of highest throughput was measured with attention divided by users."""
     divides = step_law_facts(facts.engine).offline_divides_attention and protocol == "offline"
-    return divides and facts.copies == 1 and facts.tensor_parallel > 1 and _has_experts(shape)
+    return divides and facts.copies == 1 and facts.tensor_parallel > 1 and has_experts(shape)
 
 
 def _rank_count(devices: int, copies: int, ranks: AttentionRanks) -> int:
@@ -230,9 +243,8 @@ def _facts(
     row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]
 ) -> tuple[RowFacts, NetworkShape, Device]:
     prompt, output = _number(row, "isl"), _number(row, "osl")
-    # An open loop without a limit has as many in flight as its rate keeps there.
-    unread = _protocol(row) == "open" and not row.get("max_concurrency", "").strip()
-    in_flight = _number(row, "concurrency", default=1.0 if unread else None)
+    # An open loop has as many in flight as its rate keeps there, or its own limit lets in.
+    in_flight = _number(row, "concurrency", default=1.0 if _protocol(row) == "open" else None)
     concurrency, copies = max(1, round(in_flight)), _count(row, "dp", default=1)
     engine = _known(_engines(), row.get("engine", ""), "engine")
     storage = _known(STORAGE, row.get("precision_weights", ""), "precision")
@@ -251,7 +263,7 @@ def _facts(
         tensor_parallel=_count(row, "tp", default=1),
         copies=copies,
         # Some tables fill the column for networks without experts, too.
-        spread_experts=_count(row, "moe_ep", default=1) > 1 and _has_experts(shape),
+        spread_experts=_count(row, "moe_ep", default=1) > 1 and has_experts(shape),
     )
     return facts, shape, gpu
 
@@ -270,7 +282,7 @@ def stored_as(shape: NetworkShape, weights: str, experts: str = "") -> NetworkSh
     publication. Four-bit checkpoints of networks with experts do not quantise attention, and
     `bf16` of a network that is published in four bits means the parts that are not.
     """
-    sparse = _has_experts(shape)
+    sparse = has_experts(shape)
     published = shape.quantization
     target = weights if weights not in ("", "bf16") else experts if weights == "" else ""
     if weights == "bf16" and published.startswith("fp8"):
@@ -280,7 +292,7 @@ def stored_as(shape: NetworkShape, weights: str, experts: str = "") -> NetworkSh
     if target == "fp8":
         if published.startswith("fp8"):
             return shape
-        target = "fp8_block" if sparse else "fp8"
+        target = _published_fp8(shape.name) if sparse else "fp8"
     elif target in ("nvfp4", "mxfp4", "awq") and sparse:
         if published.startswith("mxfp4") or (target == "awq" and published.startswith("int4")):
             return shape  # its published four bits, which tables call by several names
@@ -288,8 +300,19 @@ def stored_as(shape: NetworkShape, weights: str, experts: str = "") -> NetworkSh
     return msgspec.structs.replace(shape, quantization=target)
 
 
-def _has_experts(shape: NetworkShape) -> bool:
-    return any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in shape.layers)
+def _published_fp8(model: str) -> str:
+    """Storage of the checkpoint in fp8 that a model's publisher made: with scales by block or not.
+
+    Blocks where none is known, as most publishers of networks with experts have them.
+    """
+    sibling = sibling_of(model)
+    base = sibling.base if sibling else model
+    publisher = base.partition("/")[0]
+    own = [name for name in quantized_versions(base, "fp8") if name.startswith(f"{publisher}/")]
+    beside = re.sub("-(bf16|fp16)$", "-FP8", base, flags=re.IGNORECASE)
+    if not own and beside != base and sibling_of(beside):
+        own = [beside]
+    return load_shape(own[0], catalogue_first=True).quantization if own else "fp8_block"
 
 
 def prediction_columns(
@@ -351,7 +374,7 @@ def _known(names: Mapping[str, str], given: str, kind: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _joined(given: str) -> str:
-    return re.sub(r"[\s_-]+", "_", given.strip().lower())
+    return re.sub(r"[\s._-]+", "_", given.strip().lower())
 
 
 def _word(row: Mapping[str, str], name: str) -> str:
@@ -428,7 +451,7 @@ def _spread(row: Mapping[str, str], name: str, mixed: bool) -> Law:
 
 def _request_count(row: Mapping[str, str], protocol: Protocol | None, concurrency: int) -> int:
     named = row.get("concurrency", "").strip()
-    usual = REQUESTS_PER_USER * concurrency if named else _REQUESTS_OF_A_RATE
+    usual = REQUESTS_PER_USER * concurrency if named else REQUESTS_OF_A_RATE
     count = max(1, round(_number(row, "requests", default=usual)))
     return concurrency if protocol in ("static", "burst") else count
 

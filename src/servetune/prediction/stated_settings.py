@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from servetune.engines import (
     ENGINES,
     fields_of,
     plan_from_settings,
     require_known_settings,
+    require_own_words,
     step_law_facts,
 )
 from servetune.engines import engine as engine_named
 from servetune.engines.behaviour import AttentionRanks
+from servetune.engines.settings import with_underscores
 from servetune.errors import InputError
-from servetune.plan import Setting
+from servetune.plan import Plan, Setting
 from servetune.search import fixed_settings
 
+#: Likeness of a misspelt name to the right one.
+_SLIP = 0.9
 #: Fields of a plan that a row has columns for.
 _COLUMNS = {
     "tensor_parallel": "tp",
@@ -28,12 +35,13 @@ _COLUMNS = {
 
 
 @functools.lru_cache(maxsize=1024)
-def stated_settings(engine: str, text: str) -> Mapping[str, Setting]:
+def stated_settings(engine: str, text: str, version: str = "") -> Mapping[str, Setting]:
     """Fields of a plan that settings of a server fill.
 
     Args:
         engine: Engine by the name of its measured runs.
         text: Settings as in `--server-args`, one value each.
+        version: Release of the engine. One whose settings are not known here may have others.
 
     Raises:
         InputError: A setting has several values, or one that has a column of its own.
@@ -45,22 +53,83 @@ def stated_settings(engine: str, text: str) -> Mapping[str, Setting]:
     served_by = engine_named(name)
     settings = fixed_settings(text, types=served_by.settings().types())
     told = plan_from_settings(name, "", settings)
-    require_known_settings(served_by, told, allow_unknown=False)
-    found = {field: getattr(told, field) for field in fields_of(name, settings)}
+    another = bool(version) and not served_by.settings(version).exact
+    remedy = "leave it out, or state the engine_version that has it"
+    require_own_words(served_by, told, served_by.settings(), "leave it out")
+    require_known_settings(served_by, told, allow_unknown=another, remedy=remedy)
+    found: dict[str, Any] = dict(fields_of(name, settings))
+    if told.draft_tokens is not None:
+        found |= {"draft_tokens": told.draft_tokens, "draft_method": told.draft_method}
     if told.extra:
         found["extra"] = told.extra
     for field, column in _COLUMNS.items():
         if field in found:
             raise InputError(
-                f"{field} is not read from server_args", hint=f"give it in the column {column}"
+                f"{served_by.words.name_of(field) or field} is not read from server_args",
+                hint=f"give it in the column {column}",
             )
     return found
+
+
+def is_release(version: str) -> bool:
+    """Whether a row's release is one: a number of two parts, a year, a build of llama.cpp, or a
+    name with a number.
+    """
+    named = re.match(r"v?\d+\.\d|20\d\d(?!\d)|b\d+|[a-zA-Z]+[- ]?v?\d+\.\d", version)
+    return named is not None
+
+
+@functools.lru_cache(maxsize=1024)
+def is_later(version: str, engine: str) -> bool:
+    """Whether a release is later than any whose settings are known here.
+
+    Args:
+        version: Release as a row states it.
+        engine: Engine by the name of its measured runs.
+    """
+    release = re.match(r"(?!20\d\d)v?\d+\.\d+(\.\d+)?", version)
+    known = engine_named(registered(engine)).settings().version
+    if release is None or not known:
+        return False
+    return _numbers(release[0]) > _numbers(known)
+
+
+def _numbers(version: str) -> list[int]:
+    found = [int(number) for number in re.findall(r"\d+", version)[:3]]
+    return found + [0] * (3 - len(found))
 
 
 @functools.cache
 def registered(engine: str) -> str:
     """Name in `ENGINES` of an engine that is given by the name of its measured runs."""
     return next(name for name in ENGINES if step_law_facts(name).name == engine)
+
+
+def idle_settings(engine: str, plan: Plan) -> tuple[str, ...]:
+    """Names of a row's settings that its prediction does not depend on, whatever they do.
+
+    Args:
+        engine: Engine by the name of its measured runs.
+        plan: Plan of the row.
+    """
+    served_by = engine_named(registered(engine))
+    behaviour, words = served_by.behaviour, served_by.words
+    read = set(behaviour.priced_settings)
+    if behaviour.attention_ranks is not None:
+        read.add(behaviour.attention_ranks.setting)
+    idle = [
+        name
+        for name, value in plan.extra
+        if with_underscores(name) not in read and not words.plan_fields({name: value})
+    ]
+    known = served_by.settings().settings
+    return tuple(name + _like(with_underscores(name), known) for name in idle)
+
+
+def _like(name: str, known: Iterable[str]) -> str:
+    """Setting that an unknown name nearly is, which may be a slip, in brackets."""
+    close = [] if name in known else difflib.get_close_matches(name, known, 1, _SLIP)
+    return f" (did you mean {close[0]})" if close else ""
 
 
 def attention_ranks(engine: str, stated: Mapping[str, Setting]) -> AttentionRanks | None:
