@@ -29,6 +29,7 @@ import csv
 import functools
 import io
 import multiprocessing
+import re
 import sys
 import zlib
 from collections.abc import Callable, Sequence
@@ -47,6 +48,7 @@ from spread import HELD, RIDGES, Errors, Spread, ends, quantile, weights  # noqa
 
 from servetune.engines import resolved  # noqa: E402
 from servetune.perf import most_informative  # noqa: E402
+from servetune.perf.roofline import length_moments  # noqa: E402
 from servetune.perf.roofline.accuracy import Kind, Ran, cell_of, cells, kind_of_run  # noqa: E402
 from servetune.perf.roofline.calibration import Anchor, calibrated  # noqa: E402
 from servetune.perf.roofline.interval import all_measured, seen_among, traits  # noqa: E402
@@ -244,29 +246,63 @@ def held(bench: Bench, split: str) -> np.ndarray:
     return found
 
 
-def line(name: str, errors: np.ndarray, inside: np.ndarray, of: np.ndarray) -> str:
-    """One line of a table: rows, errors and held share of own times and first tokens."""
+def whole_requests(rows: Sequence[Measured], logs: np.ndarray) -> np.ndarray:
+    """Logarithms of predicted over measured end-to-end times, by those of their two parts."""
+    tokens = np.array([length_moments(row.run.lengths).output_tokens for row in rows])
+    first_ms, each_ms, whole_ms = (
+        np.array([getattr(row, name) for row in rows]) for name in ("ttft_ms", "tpot_ms", "e2e_ms")
+    )
+    predicted_ms = first_ms * np.exp(logs[1]) + (tokens - 1) * each_ms * np.exp(logs[0])
+    return np.asarray(np.log(predicted_ms / whole_ms))
+
+
+def line(
+    name: str,
+    errors: np.ndarray,
+    inside: np.ndarray,
+    of: np.ndarray,
+    rows: Sequence[Measured] = (),
+) -> str:
+    """One line of a table: rows, errors and held share of own times and first tokens.
+
+    With `rows` errors of end-to-end times, too, where a row has all three.
+    """
     cells = [name, str(int(of.sum()))]
     for which in (0, 1):
-        logs, kept = errors[which][of], inside[which][of]
-        known = ~np.isnan(logs)
-        if not known.any():
-            cells += ["", ""]
-            continue
-        percent = 100 * np.abs(np.expm1(logs[known]))
-        cells.append(f"{np.median(percent):.1f} / {percent.mean():.1f}")
+        cells.append(_percent(errors[which][of]))
+        kept = inside[which][of]
         cells.append("" if np.isnan(kept).all() else f"{100 * np.nanmean(kept):.0f}%")
+    if rows:
+        cells.append(_percent(whole_requests(rows, errors)[of]))
     return "| " + " | ".join(cells) + " |"
 
 
+def _percent(logs: np.ndarray) -> str:
+    percent = 100 * np.abs(np.expm1(logs[~np.isnan(logs)]))
+    return f"{np.median(percent):.1f} / {percent.mean():.1f}" if percent.size else ""
+
+
 HEAD = (
-    "| left out | rows | time per token, median / mean % | held | first token | held |\n"
-    "|---|--:|--:|--:|--:|--:|"
+    "| left out | rows | time per token, median / mean % | held | first token | held "
+    "| end to end |\n|---|--:|--:|--:|--:|--:|--:|"
 )
+#: What is left out for each table by strata; pairs of model and GPU where it is not named.
+LEFT_OUT = {"source": "source", "device": "device", "release": "release"}
+#: Rows of the smallest release that has a line.
+_FEW = 10
+
+
+def _minor(version: str) -> str:
+    """Major and minor of a release, or what a table has in its place."""
+    found = re.match(r"v?(\d+\.\d+)", version)
+    return found[1] if found else version.split(" ", maxsplit=1)[0] or "not named"
+
+
 STRATA: dict[str, Key] = {
     "source": lambda row: row.source,
     "device": lambda row: row.node.device.name,
     "engine": lambda row: row.engine,
+    "release": lambda row: f"{row.engine} {_minor(row.version)}",
     "network and storage": lambda row: f"{row.network}, {row.precision}",
     "protocol": lambda row: row.run.protocol,
 }
@@ -310,7 +346,8 @@ def _left_out(split: str) -> tuple[str, np.ndarray, list[str]]:
 def overview(bench: Bench, splits: Sequence[str]) -> str:
     everything = np.ones(len(bench.rows), dtype=bool)
     return "\n".join(
-        line(split, bench.left_out[split], held(bench, split), everything) for split in splits
+        line(split, bench.left_out[split], held(bench, split), everything, bench.rows)
+        for split in splits
     )
 
 
@@ -466,25 +503,30 @@ def page(bench: Bench, splits: Sequence[str]) -> str:
         ),
         "",
         HEAD,
-        *(line(split, bench.left_out[split], inside[split], everything) for split in splits),
+        *(
+            line(split, bench.left_out[split], inside[split], everything, bench.rows)
+            for split in splits
+        ),
     ]
     for count in (1, 2, 4):
         logs, _ = anchored_logs(bench, count)
         name = f"pair, then {count} of its rows as anchors"
-        lines.append(line(name, logs, anchored_held(bench, count), ~np.isnan(logs[0])))
+        kept = anchored_held(bench, count)
+        lines.append(line(name, logs, kept, ~np.isnan(logs[0]), bench.rows))
     logs, _ = anchored_logs(bench, 2, lambda row: row.engine)
     name = "pair, then 2 of its rows under the same engine as anchors"
-    lines.append(line(name, logs, np.full_like(logs, np.nan), ~np.isnan(logs[0])))
+    lines.append(line(name, logs, np.full_like(logs, np.nan), ~np.isnan(logs[0]), bench.rows))
     for title, key in STRATA.items():
         names = np.array([key(row) for row in bench.rows])
-        split = "source" if title == "source" else "device" if title == "device" else "pair"
+        split = LEFT_OUT.get(title, "pair")
         if split not in splits:
             continue
         lines += ["", f"## By {title}", "", f"Left out: {split}.", "", HEAD]
-        counts = collections.Counter(names)
+        least = _FEW if title == "release" else 1
         lines += [
-            line(name, bench.left_out[split], inside[split], names == name)
-            for name, _ in counts.most_common()
+            line(name, bench.left_out[split], inside[split], names == name, bench.rows)
+            for name, count in collections.Counter(names).most_common()
+            if count >= least
         ]
     lines += ["", "## Worst rows", "", *worst(bench)]
     lines += ["", "## Rows without a prediction", "", "| rows | reason |", "|--:|---|"]
@@ -495,10 +537,12 @@ def page(bench: Bench, splits: Sequence[str]) -> str:
 def worst(bench: Bench) -> list[str]:
     logs = bench.left_out["pair"][0]
     order = np.argsort(-np.abs(np.nan_to_num(logs)))[:20]
-    lines = ["| row | engine | predicted / measured |", "|---|---|--:|"]
+    lines = ["| row | engine | quantity | predicted / measured |", "|---|---|---|--:|"]
     for number in order:
         row = bench.rows[number]
-        lines.append(f"| {row.id} | {row.engine} {row.version[:12]} | {np.exp(logs[number]):.2f} |")
+        engine = f"{row.engine} {row.version.split(' ')[0]}".strip()
+        ratio = np.exp(logs[number])
+        lines.append(f"| {row.id} | {engine} | {row.own_quantity} | {ratio:.2f} |")
     return lines
 
 

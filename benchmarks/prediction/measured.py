@@ -192,6 +192,13 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         return next(time for time in known if not math.isnan(time))
 
     @property
+    def own_quantity(self) -> str:
+        """Quantity by which the row is judged."""
+        if not math.isnan(self.tpot_ms):
+            return "time per token"
+        return "one over the rate" if math.isnan(self.e2e_ms) else "time of the batch"
+
+    @property
     def nominal_lengths(self) -> tuple[int, int]:
         """Longest prompt and longest answer, by which its table names the row."""
         return _nominal(self.lengths)
@@ -233,6 +240,9 @@ def read(
                 continue
             try:
                 run = run_of(stated(row), models.shape, _CONVENTIONS.get(path.stem))
+                if run.engine == "llama.cpp":
+                    refused[f"{path.stem}: steps of llama.cpp are not described"] += 1
+                    continue
                 if path.stem == "llmpilot" and run.shape.name in _PADDED:
                     refused["llmpilot: batches are padded, without flash attention"] += 1
                     continue

@@ -33,7 +33,9 @@ def test_nearly_all_of_them_can_be_priced(read: tuple[list, dict]) -> None:
     found, refused = read
     assert len(found) >= 720
     assert sum(refused.values()) <= 0.12 * len(found)
-    assert all("unknown" in reason for reason in refused), refused
+    # A burst whose size nobody states has no number in flight; a setting may be of no release.
+    stated = ("unknown", "concurrency must be a number", "has no setting")
+    assert all(any(word in reason for word in stated) for reason in refused), refused
 
 
 @pytest.mark.parametrize(
