@@ -465,7 +465,7 @@ def test_pipeline_stages_of_one_plan_are_priced(servetune):
     idle = servetune(*four, "--tp", "1", "--server-args", "pipeline_parallel_size=3")
     assert "3 pipeline stages of 1 GPUs do not divide 4x L4" in idle.stderr
     swept = servetune(*four, "--sweep", "--server-args", "pipeline_parallel_size=2")
-    assert "pipeline stages are read of one plan alone" in swept.stderr
+    assert "pipeline stages are priced for one machine" in swept.stderr
 
 
 def test_a_data_set_has_lengths_of_its_own(servetune):

@@ -123,8 +123,13 @@ class Estimation(Tabular, frozen=True, kw_only=True):
         """Mean requests in flight at the rate that was asked for; `None` without one."""
         if self.shown.rate is None:
             return None
+        return self.shown.rate * self.shown_point.e2e_ms / MS_PER_S
+
+    @property
+    def shown_point(self) -> OperatingPoint:
+        """Point of the curve for the number of users, or the rate, that was asked for."""
         [point] = (each for each in self.curve if each.concurrency == self.shown.concurrency)
-        return self.shown.rate * point.e2e_ms / MS_PER_S
+        return point
 
     @property
     def load_names(self) -> dict[str, int]:

@@ -204,11 +204,8 @@ def _load_text(found: Estimation, emphasis: Callable[[str], str]) -> Iterator[st
 
 
 def _at_the_rate(found: Estimation, rate_per_s: float) -> str:
-    """Load at a rate, which may keep no whole number of users in flight.
-
-    The point of the rate itself has its rates.
-    """
-    [point] = (each for each in found.curve if each.concurrency == found.shown.concurrency)
+    """Load at a rate, which may keep no whole number of users in flight."""
+    point = found.shown_point
     usd = found.node.cost_per_million_tokens_usd(point.output_tokens_per_s)
     cost = "" if usd is None else f", {format_usd(usd)} per million output tokens"
     return (

@@ -70,7 +70,8 @@ def estimated_plan(
         )
     if told.pipeline_parallel > 1 and not stages:
         raise InputError(
-            "pipeline stages are read of one plan alone", hint="leave them out of --server-args"
+            "pipeline stages are priced for one machine, without --sweep",
+            hint="leave them out of --server-args, or name one --gpu",
         )
     if told.devices_per_replica > told.pipeline_parallel or told.expert_parallel:
         raise InputError(

@@ -63,7 +63,7 @@ class Era(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a release is of this era or an older one; a build without numbers is not."""
         if self.named:
             return version.startswith(self.named)
-        release = _release(version)
+        release = release_numbers(version)
         if release is not None:
             return release < self.before
         year = re.match(r"20\d\d(?!\d)", version)
@@ -71,7 +71,7 @@ class Era(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @functools.lru_cache(maxsize=1024)
-def _release(version: str) -> tuple[int, int, int] | None:
+def release_numbers(version: str) -> tuple[int, int, int] | None:
     """Major, minor and patch of a release; `None` for a build without the former two."""
     numbers = re.match(r"(?!20\d\d\.)v?(\d+)\.(\d+)(?!\.dev)(?!\d)(?:\.(\d+))?", version)
     if numbers is None:
@@ -234,7 +234,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
     def filter_cost(self, version: str) -> FilterCost | None:
         """Cost of top-k and top-p in a release, the present one if it is not known."""
-        release = _release(version)
+        release = release_numbers(version)
         for cost in self.filter_costs:
             if cost.before is None or (release is not None and release < cost.before):
                 return cost
@@ -289,7 +289,7 @@ class StatePool(msgspec.Struct, frozen=True, kw_only=True):
         """States that each running sequence of a resolved plan takes."""
         if not keeps_prompts(plan):
             return 1
-        release = _release(plan.engine_version or "")
+        release = release_numbers(plan.engine_version or "")
         past = release is not None and release < self.default_since
         default = self.earlier_strategy if past else self.default_strategy
         return self.states.get(
@@ -400,7 +400,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.composes_ahead_since is None or device.architecture == "cpu":
             return False
-        release = _release(version or plan.engine_version or "")
+        release = release_numbers(version or plan.engine_version or "")
         if release is not None and release < self.composes_ahead_since:
             return False
         return plan.pipeline_parallel == 1 and not plan.draft_tokens and not plan.prefill_replicas

@@ -39,8 +39,8 @@ class SettingSpec(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
 
 
-#: What lets a command take a setting that no table has.
-ALLOWED = "--allow-unknown passes it on"
+#: End of a hint at an unknown setting: the option by which a command takes it.
+PASSED_ON = "--allow-unknown passes it on"
 
 
 class SettingTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +96,7 @@ class SettingTable(msgspec.Struct, frozen=True, kw_only=True):
         settings: Mapping[str, Setting],
         *,
         allow_unknown: bool = False,
-        remedy: str = ALLOWED,
+        remedy: str = PASSED_ON,
     ) -> tuple[str, ...]:
         """Refuse what the engine would refuse.
 
@@ -131,9 +131,14 @@ class SettingTable(msgspec.Struct, frozen=True, kw_only=True):
                 notes.append(self._unknown(engine, name))
         return tuple(notes)
 
+    def slip_of(self, name: str) -> str:
+        """Setting that an unknown name nearly is, as misspelt; empty if it is like none."""
+        close = difflib.get_close_matches(with_underscores(name), self.settings, 1, _TYPO)
+        return close[0] if close else ""
+
     def _refuses(self, name: str) -> bool:
         if not self.complete:
-            return bool(difflib.get_close_matches(with_underscores(name), self.settings, 1, _TYPO))
+            return bool(self.slip_of(name))
         return self.exact or bool(nearest(with_underscores(name), self.settings))
 
     def _unknown(self, engine: str, name: str) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from servetune.engines.engine import Engine
 from servetune.engines.engine import engine as engine_named
 from servetune.engines.registry import ENGINES
-from servetune.engines.settings import ALLOWED, SettingTable, with_underscores
+from servetune.engines.settings import PASSED_ON, SettingTable, with_underscores
 from servetune.engines.words import FIELD_TYPES, Settings
 from servetune.errors import PlanError
 from servetune.plan.plan import Plan, Setting
@@ -63,7 +63,7 @@ def fields_of(engine: str, settings: Mapping[str, object]) -> Settings:
 
 
 def require_own_words(
-    served_by: Engine, plan: Plan, table: SettingTable, remedy: str = ALLOWED
+    served_by: Engine, plan: Plan, table: SettingTable, remedy: str = PASSED_ON
 ) -> None:
     """Refuse another engine's name for what this engine calls otherwise.
 
@@ -106,7 +106,7 @@ def _fields_of_all() -> Mapping[str, str]:
 
 
 def require_known_settings(
-    served_by: Engine, plan: Plan, *, allow_unknown: bool, remedy: str = ALLOWED
+    served_by: Engine, plan: Plan, *, allow_unknown: bool, remedy: str = PASSED_ON
 ) -> None:
     """Refuse settings with which the engine would not start.
 

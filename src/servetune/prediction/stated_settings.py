@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from servetune.engines import (
@@ -17,14 +16,12 @@ from servetune.engines import (
     step_law_facts,
 )
 from servetune.engines import engine as engine_named
-from servetune.engines.behaviour import AttentionRanks
+from servetune.engines.behaviour import AttentionRanks, release_numbers
 from servetune.engines.settings import with_underscores
 from servetune.errors import InputError
 from servetune.plan import Plan, Setting
 from servetune.search import fixed_settings
 
-#: Likeness of a misspelt name to the right one.
-_SLIP = 0.9
 #: Fields of a plan that a row has columns for.
 _COLUMNS = {
     "tensor_parallel": "tp",
@@ -87,16 +84,9 @@ def is_later(version: str, engine: str) -> bool:
         version: Release as a row states it.
         engine: Engine by the name of its measured runs.
     """
-    release = re.match(r"(?!20\d\d)v?\d+\.\d+(\.\d+)?", version)
-    known = engine_named(registered(engine)).settings().version
-    if release is None or not known:
-        return False
-    return _numbers(release[0]) > _numbers(known)
-
-
-def _numbers(version: str) -> list[int]:
-    found = [int(number) for number in re.findall(r"\d+", version)[:3]]
-    return found + [0] * (3 - len(found))
+    release = release_numbers(version)
+    known = release_numbers(engine_named(registered(engine)).settings().version)
+    return release is not None and known is not None and release > known
 
 
 @functools.cache
@@ -122,14 +112,9 @@ def idle_settings(engine: str, plan: Plan) -> tuple[str, ...]:
         for name, value in plan.extra
         if with_underscores(name) not in read and not words.plan_fields({name: value})
     ]
-    known = served_by.settings().settings
-    return tuple(name + _like(with_underscores(name), known) for name in idle)
-
-
-def _like(name: str, known: Iterable[str]) -> str:
-    """Setting that an unknown name nearly is, which may be a slip, in brackets."""
-    close = [] if name in known else difflib.get_close_matches(name, known, 1, _SLIP)
-    return f" (did you mean {close[0]})" if close else ""
+    table = served_by.settings()
+    slips = {name: "" if table.named(name) else table.slip_of(name) for name in idle}
+    return tuple(f"{name} (did you mean {slips[name]})" if slips[name] else name for name in idle)
 
 
 def attention_ranks(engine: str, stated: Mapping[str, Setting]) -> AttentionRanks | None:
