@@ -64,6 +64,15 @@ _TOKENS = re.compile(
     re.DOTALL,
 )
 
+#: One of these is in every text with such a credential, but for the user of a URL; to look for them
+#: takes a twentieth of the expression's time.
+_MARKS = (
+    "hf_", "api_org_", "AKIA", "ASIA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_",
+    "glpat-", "sk-", "k_live_", "k_test_", "gsk_", "xai-", "r8_", "nvapi-", "xox",
+    "hooks.slack.com", "AIza", "ya29.", "npm_", "pypi-", "dckr_pat_", "hvs.", "hvb.", "SG.", "eyJ",
+    "PRIVATE",
+)  # fmt: skip
+
 # by name
 
 #: Words of a name, joined by `_`, at whose end stands a credential; a number or a plural may
@@ -192,7 +201,11 @@ def hide(value: str) -> None:
 
 def looks_secret(text: str) -> bool:
     """Whether the text contains a credential with a recognisable format."""
-    return _TOKENS.search(text) is not None
+    return _is_marked(text) and _TOKENS.search(text) is not None
+
+
+def _is_marked(text: str) -> bool:
+    return ("//" in text and "@" in text) or any(mark in text for mark in _MARKS)
 
 
 @functools.lru_cache(8192)
@@ -295,7 +308,8 @@ def _is_telling(value: str) -> bool:
 def _redacted_text(text: str, in_use: tuple[str, ...]) -> str:
     for value in in_use:
         text = text.replace(value, REDACTED)
-    text = _TOKENS.sub(REDACTED, text)
+    if _is_marked(text):
+        text = _TOKENS.sub(REDACTED, text)
     for value in in_use:  # also where they are cut off
         text = without(text, value)
     if not _HINT.search(text) and ":" not in text and "=" not in text:

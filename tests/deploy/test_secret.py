@@ -4,9 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from servetune import secret
 from servetune.cli.output import echo
 from servetune.deploy import Bundle
 from servetune.errors import DeployError
@@ -120,6 +121,12 @@ def test_what_is_no_credential_stays() -> None:
     ):
         assert redacted_text(text) == text
     assert redacted_text("--api-key $tiger") == f"--api-key {REDACTED}", "only names of variables"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.from_regex(secret._TOKENS))
+def test_whatever_has_the_form_of_a_credential_is_looked_at(text: str) -> None:
+    assert looks_secret(text)
 
 
 @given(st.text())
