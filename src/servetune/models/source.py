@@ -404,15 +404,20 @@ def _from_catalogue(name: str) -> tuple[str, Config, str]:
     return name, config, f"servetune's catalogue: {entry.source}"
 
 
+@lru_cache(maxsize=1)
+def _names_by_small_letters() -> Mapping[str, str]:
+    """Catalogue ids and those of its quantised checkpoints, by themselves in small letters."""
+    return {name.lower(): name for name in (*catalogue(), *quantized_checkpoints())}
+
+
 def _catalogue_name(model: str) -> str | None:
     """Catalogue id for a full or short name; letter case does not count.
 
     Raises:
         InputError: The short name fits several models.
     """
-    lowered_model = model.lower()
-    known = (*catalogue(), *quantized_checkpoints())
-    if lowered_model in (by_lower := {name.lower(): name for name in known}):
+    lowered_model, by_lower = model.lower(), _names_by_small_letters()
+    if lowered_model in by_lower:
         return by_lower[lowered_model]
     if "/" in model:
         return None
