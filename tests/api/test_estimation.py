@@ -336,6 +336,10 @@ def test_hints_of_an_estimate_and_a_sweep_name_the_same_checkpoint(servetune):
 def test_a_rate_is_shown_with_the_users_it_keeps_in_flight() -> None:
     asked = {"model": "Qwen/Qwen3-8B", "gpu": "H100", "num_gpus": 1}
     found = st.estimate(**asked, rate=5)
+    assert "steady state" not in str(found)
+    assert "keep users in step" not in str(found)
+    assert "keep users in step" in str(st.estimate(**asked, concurrency=8))
+    assert all("request_rate=[2.5,5,7.5]" in words for words in found.tune_commands.values())
     users = found.load_names["at 5 requests/s"]
     (point,) = [point for point in found.curve if point.concurrency == users]
     assert point.requests_per_s >= 5

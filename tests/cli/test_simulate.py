@@ -180,6 +180,7 @@ def test_a_rate_beyond_capacity_stops_by_duration_and_says_so(servetune):
             "scheduling_policy is one of fcfs, priority, got 'bogus'",
         ),
         (("--rate", "nan"), "nan is not a number"),
+        (("--concurrency", "4", "--engine-version", "nightly"), "nightly is no release of vLLM"),
         (
             ("--concurrency", "4", "--server-args", "gpu_memory_utilization=0.42"),
             "one sequence of 40960 tokens needs 5.62 GiB of cache",
@@ -197,6 +198,20 @@ def test_what_cannot_be_simulated_is_refused_before_anything_is_written(
         said,
     )
     assert not (tmp_path / "o").exists()
+
+
+def test_the_release_is_named_and_an_old_one_is_slower(servetune):
+    load = ("--concurrency", "8", "--requests", "16", *SHORT)
+    now, then = (
+        servetune(*PLAN, *load, *release) for release in ((), ("--engine-version", "0.7.3"))
+    )
+    assert "Release: vLLM (none named), with the step times of releases from" in now.stdout
+    assert "Release: vLLM 0.7.3, with the step times of releases from 0.6.2" in then.stdout
+    record = data(servetune(*PLAN, *load, "--engine-version", "0.7.3", "--json"))
+    assert record["config"]["server_args"] == {"engine_version": "0.7.3"}
+    assert record["config"]["server_cmd_args"] == []
+    faster = data(servetune(*PLAN, *load, "--json"))["results"]["output_throughput"]
+    assert record["results"]["output_throughput"] < 0.97 * faster
 
 
 def test_settings_that_change_nothing_are_named(servetune):

@@ -23,14 +23,15 @@ def tune_commands(
     *,
     constraints: str | None,
     centre: int,
+    rate: float | None = None,
     named: str | None = None,
 ) -> dict[str, str]:
     """Commands that try a plan: a simple sweep, a wider one, and the same in virtual time.
 
-    The loads lie around `centre`, which is expected to hold the constraints, and within what
-    keeps running at the same time. Where tokens are drafted, `drafting` simulates the best plan
-    with the acceptance that was given: a sweep starts engines, which take no such number. `named`
-    is the name or file of the workload, where it has one.
+    The loads lie around `centre` users, which are expected to hold the constraints, and within what
+    keeps running at the same time; where requests come at a `rate`, around that. Where tokens are
+    drafted, `drafting` simulates the best plan with the acceptance that was given: a sweep starts
+    engines, which take no such number. `named` is the name or file of the workload, if it has one.
     """
     limits = best.answer.limits
     assert limits is not None
@@ -42,7 +43,10 @@ def tune_commands(
     simple = _splits(alike, words) + _fixed(best.plan, words)
     advanced = f"{simple};{words.name_of('max_num_batched_tokens')}=[2048,8192,16384]"
     lengths = f"workload={named}" if named else _client_lengths(workload)
-    client = f"max_concurrency={_listed(loads)};num_prompts={max(1000, 2 * loads[-1])};{lengths}"
+    asked = f"max_concurrency={_listed(loads)};num_prompts={max(1000, 2 * loads[-1])}"
+    if rate is not None:
+        asked = f"request_rate={_listed([rate / 2, rate, 1.5 * rate])};num_prompts=1000"
+    client = f"{asked};{lengths}"
     about = ["--model", best.plan.model, *_machine(node)]
     wanted = ["--constraints", constraints] if constraints else []
 
@@ -52,7 +56,10 @@ def tune_commands(
         return shlex.join([*arguments, "--output-json", f"results/{engine_name}.json"])
 
     def simulate(users: int) -> str:
-        load = f"max_concurrency={users};num_prompts={max(1000, 2 * users)};{lengths}"
+        load = f"max_concurrency={users};num_prompts={max(1000, 2 * users)}"
+        if rate is not None:
+            load = f"request_rate={rate:.6g};num_prompts=1000"
+        load = f"{load};{lengths}"
         plan = _plan_options(best.plan)
         return shlex.join(["servetune", "simulate", *about, *plan, "--client-args", load, *wanted])
 
@@ -188,5 +195,5 @@ def _plan_options(plan: Plan) -> list[str]:
     return options + (["--server-args", ";".join(settings)] if settings else [])
 
 
-def _listed(numbers: list[int]) -> str:
-    return f"[{','.join(map(str, numbers))}]"
+def _listed(numbers: Sequence[float]) -> str:
+    return f"[{','.join(f'{number:.6g}' for number in numbers)}]"

@@ -10,7 +10,13 @@ import msgspec
 from servetune.api.wording import confidence_text, heading_text, times_texts, wrap
 from servetune.hardware import Node
 from servetune.models import NetworkShape
-from servetune.perf.roofline import REQUESTS_OF_A_RATE, Estimate, OperatingPoint, Phase
+from servetune.perf.roofline import (
+    CLOSED_LOOP_NOTES,
+    REQUESTS_OF_A_RATE,
+    Estimate,
+    OperatingPoint,
+    Phase,
+)
 from servetune.plan import Plan
 from servetune.units import (
     MS_PER_S,
@@ -77,7 +83,8 @@ def estimate_text(found: Estimation, *, emphasis: Callable[[str], str] = str) ->
     yield from wrap(f"Accuracy: {interval.accuracy.sentence}")
     yield from wrap(found.release.sentence)
     for note in answer.notes:
-        yield from wrap(f"  - {note}", subsequent_indent="    ")
+        if found.shown.rate is None or note not in CLOSED_LOOP_NOTES:
+            yield from wrap(f"  - {note}", subsequent_indent="    ")
     if found.tune_commands:
         yield ""
         yield "Commands to try it"

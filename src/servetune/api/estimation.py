@@ -40,6 +40,7 @@ from servetune.api.ranking import ranked_plans
 from servetune.api.request import Request, given, request_of
 from servetune.api.shared_options import (
     ALLOW_UNKNOWN,
+    ENGINE_VERSION,
     FURTHER_SERVER_ARGS,
     MODEL,
     Calibrated,
@@ -110,14 +111,7 @@ class Estimate(Request, frozen=True, kw_only=True):
             choices=ENGINES,
         ),
     ] = DEFAULT_ENGINE
-    engine_version: Annotated[
-        str | None,
-        option(
-            "Release of the engine whose step times count, such as 0.12.",
-            metavar="VERSION",
-            default="the present ones",
-        ),
-    ] = None
+    engine_version: Annotated[str | None, ENGINE_VERSION] = None
     input_tokens: Annotated[
         Count,
         option("Length of prompts, in tokens.", "--input-tokens", "--input-len", metavar="TOKENS"),
@@ -444,6 +438,7 @@ def _estimation(
         workload,
         constraints=request.limits.constraints,
         centre=centre or 1,
+        rate=request.rate,
         named=request.workload,
     )
     return Estimation(

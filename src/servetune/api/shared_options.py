@@ -193,6 +193,12 @@ SimulatedEngine = Annotated[
 ]
 """Name of an engine that can be simulated."""
 
+ENGINE_VERSION = option(
+    "Release of the engine whose step times count, such as 0.12.",
+    metavar="VERSION",
+    default="the present ones",
+)
+
 """Number of copies of a server."""
 
 

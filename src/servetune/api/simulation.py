@@ -21,6 +21,7 @@ from servetune.api.request import Request, given, request_of, write_repeating
 from servetune.api.run_facts import machine_text
 from servetune.api.shared_options import (
     ALLOW_UNKNOWN,
+    ENGINE_VERSION,
     MODEL,
     PREFIX_LEN,
     Calibrated,
@@ -41,6 +42,7 @@ from servetune.engines import (
     check_weights,
     engine,
     memory,
+    priced_release,
     recorded_engine,
     require_known_settings,
     resolved,
@@ -110,6 +112,7 @@ class SimulatedPlan(PlanOptions, frozen=True, kw_only=True):
     """Plan to simulate, besides its copies and drafts."""
 
     engine: SimulatedEngine = DEFAULT_ENGINE
+    engine_version: Annotated[str | None, ENGINE_VERSION] = None
     server_args: Annotated[
         Settings,
         option(
@@ -445,7 +448,9 @@ def _simulate(
     heading = f"{request.model} on {context.node.label}, {trial.plan.label}, {_load_text(trial)}"
     interval = interval_of_trial(trial, context, record.results)
     cliff = _cliff(trial, context, record, run)
-    words = [heading, f"as {describe_scheduler(trial.plan)}", _interval_text(interval), cliff]
+    schedule = f"as {describe_scheduler(trial.plan)}"
+    release = priced_release(trial.plan).sentence
+    words = [heading, schedule, release, _interval_text(interval), cliff]
     return SimulationResult(
         record=record,
         run=run,
@@ -592,6 +597,7 @@ def simulated_trial(request: Simulation) -> tuple[Trial, StudyContext]:
     client = _joined(space, "client", _client_settings(request, swept), name)
     _require_arrivals(client)
     fields = {
+        "engine_version": plan.engine_version,
         "replicas": copies.replicas,
         "prefill_replicas": copies.prefill_replicas,
         "routing": copies.routing,
@@ -602,6 +608,7 @@ def simulated_trial(request: Simulation) -> tuple[Trial, StudyContext]:
     }
     trial = with_fields(_one_trial(server, client, context), context, fields)
     note_idle_load(client, sampled=trial.workload.sampling != "greedy")
+    priced_release(trial.plan)  # refuses what is none
     if context.shape is not None:
         check_weights(trial.plan, context.shape)
     return trial, context

@@ -189,8 +189,8 @@ def _failure_in(results: Results, study: StudyContext) -> Failure | None:
     return not_accepted(results, study.acceptance, study.constraints)
 
 
-#: Settings of a deployment around engines; no engine is started with them.
-_DEPLOYMENT_SETTINGS = (REPLICAS, "prefill_replicas", "routing", "kv_link")
+#: Settings of a deployment around engines, and their release; no engine is started with them.
+_DEPLOYMENT_SETTINGS = (REPLICAS, "prefill_replicas", "routing", "kv_link", "engine_version")
 #: Settings that an engine's command has under other names.
 _DRAFT_SETTINGS = ("draft_tokens", "draft_method", "draft_acceptance_fraction")
 

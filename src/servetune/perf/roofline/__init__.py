@@ -4,6 +4,7 @@ from servetune.perf.roofline.accuracy import Accuracy, accuracy_like
 from servetune.perf.roofline.breakdown import breakdown
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.estimate import (
+    CLOSED_LOOP_NOTES,
     Estimate,
     Phase,
     estimate,
@@ -31,6 +32,7 @@ from servetune.perf.roofline.step import step_law
 from servetune.perf.roofline.tables import COEFFICIENTS, table_for
 
 __all__ = [
+    "CLOSED_LOOP_NOTES",
     "COEFFICIENTS",
     "REQUESTS_OF_A_RATE",
     "Accuracy",

@@ -498,16 +498,22 @@ def _sampling_notes(
     return tuple(found)
 
 
+#: Notes on users who each wait for an answer, which say nothing of requests that come at a rate.
+CLOSED_LOOP_NOTES = (
+    "steady state: the burst at the start of a run makes its mean TTFT longer",
+    (
+        "equal lengths keep users in step: their first tokens come later and their gaps are "
+        "shorter than in traffic of mixed lengths"
+    ),
+)
+
+
 def _notes(
     given: Plan, plan: Plan, node: Node, moments: LengthMoments, workload: Workload
 ) -> tuple[str, ...]:
     """Facts that the formulas leave out for this plan."""
-    notes = ["steady state: the burst at the start of a run makes its mean TTFT longer"]
-    if moments.output_spread_tokens == 0:
-        notes.append(
-            "equal lengths keep users in step: their first tokens come later and their gaps are "
-            "shorter than in traffic of mixed lengths"
-        )
+    burst, in_step = CLOSED_LOOP_NOTES
+    notes = [burst, in_step] if moments.output_spread_tokens == 0 else [burst]
     if plan.tensor_parallel > 2 and not node.link.peer_to_peer:
         notes.append(
             "all-reduce over PCIe without peer-to-peer: the host's topology decides, measured "
