@@ -29,7 +29,9 @@ MODEL = "Qwen/Qwen3-8B"
         ("sglang", "0.5.9.post1", "releases from 0.5.2 to before 0.5.11", False),
         ("sglang", "0.3.6", "releases before 0.4", True),
         ("sglang", "0.5.10", "releases from 0.5.2 to before 0.5.11", True),
-        ("tgi", "3.3.6", "all releases", True),
+        ("tgi", None, "releases before 2.0", False),
+        ("tgi", "1.4", "releases before 2.0", False),
+        ("tgi", "3.3.6", "releases from 2.0 on", True),
     ],
 )
 def test_a_release_has_the_step_times_of_its_era(

@@ -72,3 +72,17 @@ def test_boards_that_multiply_more_slowly_widen_beside_it() -> None:
     plain = served("Qwen/Qwen3-8B", "RTX 3090", 1, 32, 2048, 8)
     narrow = served("Qwen/Qwen3-8B-AWQ", "RTX 3090", 1, 32, 2048, 8)
     assert narrow.ttft_ms == pytest.approx(plain.ttft_ms, rel=0.1)
+
+
+def test_text_generation_inference_captures_graphs_from_2_0_on_unless_told_not_to() -> None:
+    """Its launcher's `--cuda-graphs` is 1,2,4,8,16,32 by default, and 0 captures none."""
+
+    def tpot_ms(users: int, release: str | None, **plan: object) -> float:
+        told = {"engine": "tgi", "engine_version": release, "max_num_seqs": 128, **plan}
+        name = "meta-llama/Llama-3.1-8B-Instruct"
+        return served(name, "H100", 1, users, 512, 128, max_model_len=2048, **told).tpot_ms
+
+    eager = tpot_ms(8, "1.4")
+    assert tpot_ms(8, "2.0") == tpot_ms(8, "3.3") < 0.65 * eager
+    assert tpot_ms(8, "3.3", enforce_eager=True) == tpot_ms(8, None) == eager
+    assert tpot_ms(64, "3.3") == tpot_ms(64, "1.4")  # no graph is as large

@@ -40,6 +40,8 @@ class Era(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Name of the era in the fit's factors, such as `v0`.
         before: The first release that is not meant: major, minor and, where it counts, patch.
+        since: The first release that is meant, where the engine's coefficients are of earlier ones,
+            which are taken where no release is named.
         named: Beginning of the releases' own names, where they are a fork's.
         years: Years that tables of measurements give in place of a release.
         apart: Whether kernels and host are others, so that what holds for present engines says
@@ -52,6 +54,7 @@ class Era(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     before: tuple[int, ...] = (0, 0)
+    since: tuple[int, ...] = ()
     named: str = ""
     years: tuple[int, ...] = ()
     apart: bool = False
@@ -65,7 +68,7 @@ class Era(msgspec.Struct, frozen=True, kw_only=True):
             return version.startswith(self.named)
         release = release_numbers(version)
         if release is not None:
-            return release < self.before
+            return release >= self.since if self.since else release < self.before
         year = re.match(r"20\d\d(?!\d)", version)
         return year is not None and int(year[0]) in self.years
 

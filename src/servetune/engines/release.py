@@ -69,8 +69,13 @@ def priced_release(plan: Plan) -> PricedRelease:
 
 def _alike(facts: StepLawFacts, era: Era | None) -> str:
     """Releases of an era in words; those of today if `None`."""
-    ends = [each.before for each in facts.eras if not each.named]
-    place = len(ends) if era is None else ends.index(era.before)
+    numbered = [each for each in facts.eras if not each.named]
+    ends = sorted(each.since or each.before for each in numbered)
+    later = [each.since for each in numbered if each.since]
+    if era is None:
+        place = ends.index(min(later)) if later else len(ends)
+    else:
+        place = ends.index(era.since) + 1 if era.since else ends.index(era.before)
     since, until = (
         ".".join(map(str, end[0])) if end else "" for end in (ends[:place][-1:], ends[place:])
     )

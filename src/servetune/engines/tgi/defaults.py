@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from servetune.engines.behaviour import FieldValues, ReleaseDefaults
+from servetune.engines.behaviour import FieldValues, ReleaseDefaults, release_numbers
 from servetune.hardware.device import Device
 from servetune.models.shape import Attention, NetworkShape
 from servetune.plan.plan import Plan
 
 
-def _release_1(_plan: Plan, shape: NetworkShape, _device: Device) -> FieldValues:
+def _release_1(plan: Plan, shape: NetworkShape, _device: Device) -> FieldValues:
     """Text-generation-inference 1.x: steps run eagerly, prompts apart from decoding.
+
+    Predictions of later releases have its scheduler, and the graphs that 2.0 brought.
 
     Sources: `text-generation-launcher` 1.x arguments (2023-24) for the two token limits;
     `flash_causal_lm.py` of the same for blocks of 16 tokens. The scheduler has no limit of
@@ -25,7 +27,7 @@ def _release_1(_plan: Plan, shape: NetworkShape, _device: Device) -> FieldValues
         "kv_cache_dtype": "auto",
         "prefix_caching": False,
         "chunked_prefill": False,
-        "enforce_eager": True,
+        "enforce_eager": (release_numbers(plan.engine_version or "") or (1,)) < (2,),
     }
 
 
