@@ -11,7 +11,8 @@ import pytest
 from benchmark_scripts import script
 from servetune.hardware import node
 from servetune.models import load_shape
-from servetune.perf import performance_at, simulate
+from servetune.perf import RunOptions, performance_at, simulate
+from servetune.perf.roofline import PlannedRun, predict_runs
 from servetune.plan import Plan
 from servetune.workload import LengthLaws, Workload
 from servetune.workload.lengths import Lengths
@@ -84,6 +85,29 @@ def test_throughput_stays_where_equal_prompts_fill_all_steps(
     plan = Plan(model="Qwen/Qwen2.5-0.5B-Instruct")
     found, simulated = rates(plan, LengthLaws.fixed(prompt, answer), users)
     assert found == pytest.approx(simulated, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "users"), [(16000, 256, 16), (20000, 1000, 16), (5000, 500, 32)]
+)
+def test_users_whose_long_prompts_fill_steps_wait_for_few_others(
+    prompt: int, answer: int, users: int
+) -> None:
+    """Their answers end as many steps apart as a prompt takes; they had waited for all others."""
+    model, machine = "meta-llama/Llama-3.1-8B-Instruct", node(gpu="H100")
+    shape = load_shape(model, catalogue_first=True)
+    plan = Plan(model=model, max_model_len=32768, max_num_batched_tokens=8192)
+    lengths, count = LengthLaws.fixed(prompt, answer), 10 * users
+    load = Workload.of(lengths, request_count=count, concurrency=users)
+    records = simulate(plan, shape, machine, load, options=RunOptions(each_token=False)).records
+    simulated_ms = 1e3 * sum(record.ttft_s or 0 for record in records) / count
+    run = PlannedRun(
+        shape=shape, node=machine, plan=plan, lengths=lengths, concurrency=users,
+        request_count=count,
+    )  # fmt: skip
+    assert predict_runs([run])[0].point.ttft_ms == pytest.approx(simulated_ms, rel=0.3)
+    steady_ms = performance_at(shape, machine, plan, load, users).ttft_ms
+    assert steady_ms == pytest.approx(simulated_ms, rel=0.35)
 
 
 def rates(plan: Plan, lengths: Lengths, users: int) -> tuple[float, float]:

@@ -32,6 +32,7 @@ from functools import partial
 
 import numpy as np
 
+from servetune.perf.roofline.clumps import ended_meanwhile
 from servetune.perf.roofline.gathering import Gathered, begun_share
 from servetune.perf.roofline.runs import FEWEST, Mask, Runs, RunTimes
 from servetune.perf.roofline.step_laws import Array, StepLaws
@@ -133,14 +134,18 @@ def _loops_in_step(runs: Runs, laws: StepLaws) -> RunTimes:
     taken = np.minimum(placed, runs.group)
     one = np.ones_like(placed)
     plain_s = runs.decode_s(laws, placed)
-    outside_s = runs.request_s(laws) + runs.clump_s(laws, runs.prompts_s(laws, one))
+    request_s, clump_s = runs.request_s(laws), runs.clump_s(laws, runs.prompts_s(laws, one))
+    outside_s = request_s + clump_s
     # Prompts of one step at the start of the run, which come one after another.
     beside = np.where(apart, 0.0, placed / 2)
     begun = runs.mixed_s(laws, one, beside) / np.maximum(intake_s, _INSTANT_S)
     begun = np.clip(begun, 1.0, taken)
     # Others end while a group is on its way back, unless those without a place are there.
-    back_s = outside_s * np.maximum(0.0, 1 - waiting / taken)
-    back = np.minimum(placed, begun * (1 + back_s / plain_s))
+    beside = np.where(apart, 0.0, placed - taken)
+    parts = np.maximum(1.0, taken * runs.inputs / np.maximum(1.0, runs.budget - beside))
+    mixed_s = runs.mixed_s(laws, taken, beside) / parts
+    ended = ended_meanwhile(request_s, clump_s, plain_s, mixed_s, parts)
+    back = np.minimum(placed, begun * (1 + ended * np.maximum(0.0, 1 - waiting / taken)))
     group = np.where(apart, taken, np.maximum(np.minimum(taken, back), placed / runs.steps))
     groups, queue = placed / group, np.where(apart, placed, back) / group
     beside = np.where(apart, 0.0, placed - group)

@@ -41,7 +41,7 @@ import numpy as np
 
 from servetune.engines.memory import Memory, caches_prefixes
 from servetune.errors import PlanError
-from servetune.perf.roofline.clumps import waiting_prompts
+from servetune.perf.roofline.clumps import ended_meanwhile, waiting_prompts
 from servetune.perf.roofline.drafting import tokens_per_step
 from servetune.perf.roofline.gathering import Gathering, Number, begun_share, whole_prompts
 from servetune.perf.roofline.step import StepLaw
@@ -492,10 +492,11 @@ class SteadyState:
         placed = min(share, self._places)
         others = (placed - 1) / placed
         decoding = max(1.0, running)
-        outside_s = self._request_s + self._clump_s(share)
+        clump_s = self._clump_s(share)
+        outside_s = self._request_s + clump_s
         most_per_s = math.inf
         if self._equal:
-            first_s, tau_s = self._in_step(placed, outside_s, waiting=share - placed)
+            first_s, tau_s = self._in_step(placed, clump_s, waiting=share - placed)
         elif self._gathering is not None:
             plain_s = self._decode_s(decoding)
             found = self._gathering.times(plain_s, self._alone_s, running, placed)
@@ -521,19 +522,22 @@ class SteadyState:
         each_s = self._prompts_s(together, 0.0) / together if in_step else 0.0
         return clump * self._lone_prompt_s + in_step * each_s
 
-    def _in_step(self, placed: float, outside_s: float, waiting: float) -> tuple[float, float]:
+    def _in_step(self, placed: float, clump_s: float, waiting: float) -> tuple[float, float]:
         """Seconds to the first token and between tokens of users who stay in step.
 
         Args:
             placed: Users who have a place.
-            outside_s: Seconds before a request is in the engine's queue.
+            clump_s: Seconds of the wait in a clump.
             waiting: Users who wait for a place.
         """
         taken, plain_s = min(placed, self._prompts_taken), self._decode_s(placed)
         if not self._scheduling.separate_prefill:
+            parts = self._parts(taken, placed - taken)
+            mixed_s = self._prompts_s(taken, placed - taken) / parts
+            ended = ended_meanwhile(self._request_s, clump_s, plain_s, mixed_s, parts)
             # Prompts of those who wait for a place are there when a group ends.
-            back_s = outside_s * max(0.0, 1 - waiting / taken)
-            return self._in_step_mixed(placed, taken, plain_s, back_s)
+            ended *= max(0.0, 1 - waiting / taken)
+            return self._in_step_mixed(placed, taken, plain_s, ended)
         group_s, before = self._prompts_s(taken, 0.0), placed / taken - 1
         begun = 1.0  # share of a group whose prompts begin together
         if self._gathering is not None:
@@ -556,18 +560,18 @@ class SteadyState:
         return first_s, plain_s + (1 - others) * (rest_s - decoded_s) / self._decode_steps
 
     def _in_step_mixed(
-        self, placed: float, taken: float, plain_s: float, back_s: float
+        self, placed: float, taken: float, plain_s: float, ended: float
     ) -> tuple[float, float]:
         """Seconds to the first token and between tokens where groups end one after another.
 
-        Steps with prompts decode, too, so that a group begins one step after the group before. A
-        group that ends comes back after `back_s`, in which others end as well.
+        Steps with prompts decode, too, so that a group begins as many steps after the group before
+        as its prompts take. While it is on its way back, `ended` others end as well.
         """
         intake_s = self._law.coefficients.closed_loop.intake_s
         begun = taken  # prompts of one step at the start of the run
         if intake_s:
             begun = min(taken, max(1.0, self._prompts_s(1.0, placed / 2) / intake_s))
-        back = begun * min(placed / begun, 1 + back_s / plain_s)
+        back = begun * min(placed / begun, 1 + ended)
         # As many prompts a step as answers end, where these fill all steps.
         group = max(min(taken, back), placed / self._decode_steps)
         groups, queue = placed / group, back / group
