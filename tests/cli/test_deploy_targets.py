@@ -87,6 +87,21 @@ def test_what_is_of_simulated_copies_reaches_no_engine(servetune, tmp_path):
     assert json.loads((tmp_path / "out" / "plan.json").read_text())["plan"]["routing"] == "random"
 
 
+def test_what_was_simulated_of_a_release_is_deployed_as_that_release(servetune, tmp_path):
+    run = servetune(
+        "simulate", "--model", "Qwen/Qwen3-4B", "--gpu", "L4", "--concurrency", "2", "--requests",
+        "4", "--engine-version", "0.27.0", "--out", "sim",
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    ran = servetune("deploy", "command", "sim/simulated.jsonl", "--out", "out")
+    assert ran.returncode == 0, ran.stderr
+    about = json.loads((tmp_path / "out" / "plan.json").read_text())
+    assert (about["engine_version"], about["plan"]["engine_version"]) == ("0.27.0", None)
+    assert "vllm==0.27.0" in (tmp_path / "out" / "README.md").read_text()
+    ran = servetune("deploy", "sagemaker", "sim/simulated.jsonl", "--out", "endpoint")
+    assert "the trial is of engine version 0.27.0, the nearest lmi image has" in ran.stdout
+
+
 def test_copies_fill_the_machine_that_was_measured_unless_one_is_asked_for(servetune, journal):
     """A copy on two of four GPUs leaves two of them idle, and they are paid for."""
     ran = servetune("deploy", "compose", journal, "--out", "filled")

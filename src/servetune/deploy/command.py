@@ -22,7 +22,7 @@ def render_command(served: Served) -> Bundle:
         texts[name] = _script(served, copy)
     install = f"`pip install '{served.install}'`" if served.install else f"install {_build(served)}"
     steps = f"""
-1. {install} (the version that was measured), and `export HF_TOKEN=...` for a gated model.
+1. {install} (the version of the trial), and `export HF_TOKEN=...` for a gated model.
 2. {" and ".join(f"`./{name}`" for name in texts)}
 """
     return bundle_of(served, "command", texts, steps=steps)

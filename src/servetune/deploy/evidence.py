@@ -29,7 +29,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         simulated: Whether no real server answered.
         concurrency: Requests in flight during the trial.
         engine: Engine that ran, or was simulated.
-        engine_version: Version of it; `None` where no real engine ran.
+        engine_version: Version of it; `None` where no real engine ran and none was named.
         hardware: Machine on which the trial ran, such as `4x NVIDIA L4`.
         workload: Requests that were sent, for a reader.
         source: Place of the trial: journal and key.
@@ -52,11 +52,6 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     doubt: str = ""
     copies: int = 1
     levels: tuple[tuple[float, float], ...] = ()
-
-    @property
-    def measured_version(self) -> str | None:
-        """Version of the engine that was really measured."""
-        return None if self.simulated else self.engine_version
 
     def public(self) -> Evidence:
         """The evidence as JSON can hold it, without credentials that a command line had."""

@@ -33,11 +33,13 @@ TRIAL_FILE = "trial.jsonl"
 def plan_of_trial(trial: TrialRecord) -> Plan:
     """The Plan of a trial, read from its server's arguments where the record has none.
 
+    The release that a simulation was of is the evidence's (`evidence_of`).
+
     Raises:
         InputError: The record does not name its model.
     """
     if trial.plan is not None:
-        return trial.plan
+        return msgspec.structs.replace(trial.plan, engine_version=None)
     model = trial.metadata.model
     if not model:
         raise InputError("the record does not name its model (metadata.model_tag)")
@@ -82,7 +84,8 @@ def evidence_of(trial: TrialRecord, source: Path, search: SearchSummary | None =
         simulated=trial.simulated,
         concurrency=int(concurrency) if concurrency else None,
         engine=str(metadata.get("framework") or results.get("backend") or DEFAULT_ENGINE),
-        engine_version=trial.provenance.get("engine_version"),
+        engine_version=trial.provenance.get("engine_version")
+        or (trial.plan.engine_version if trial.plan else None),
         hardware=f"{metadata.get('gpu_count')}x {metadata.get('gpu_type')}",
         workload=f"{dataset}, {results.get('completed')} requests",
         source=f"{source.name}, trial {trial.key}",

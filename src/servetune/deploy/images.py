@@ -66,7 +66,7 @@ def choose_image(
     if version_key(image.engine_version or "0") == version:
         return image, ""
     return image, (
-        f"the plan was measured with engine version {engine_version}, the nearest {container} "
+        f"the trial is of engine version {engine_version}, the nearest {container} "
         f"image has {image.engine_version}: expect other figures, and measure the endpoint"
     )
 

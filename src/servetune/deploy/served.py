@@ -196,7 +196,7 @@ def prepare(
         notes = (*notes, f"{unknown}: what the trial left open, its server decides")
     if image is None and not known:
         taken = f"the image is {uri}" if uri else f"{launcher.title} {version} is meant"
-        notes = (*notes, f"no measured engine version is known; {taken}: measure with it")
+        notes = (*notes, f"no engine version of the trial is known; {taken}: measure with it")
     own = filling(own, family, options)
     if own.replicas > 1 and not family.containers:
         raise CannotRender(
@@ -293,12 +293,12 @@ def version_of(
 ) -> tuple[str, bool]:
     """The engine's version that will run, and whether it is more than the launcher's usual one.
 
-    It is that of a named image's tag, else the one that was measured.
+    It is that of a named image's tag, else the trial's.
     """
     tag = re.search(r":v?(\d+\.\d+[\w.]*)[^/:]*$", image or "")
     if tag:
         return tag[1], True
-    measured = evidence.measured_version if evidence else None
+    measured = evidence.engine_version if evidence else None
     return measured or shipping_of(launcher).usual_version, bool(measured)
 
 
@@ -312,7 +312,7 @@ def _lmi(
     """LMI outside SageMaker: one worker in each container, variables instead of words."""
     lmi = container_named("lmi")
     family = require_family(lmi.title, options.node.device)
-    version = evidence.measured_version if evidence else None
+    version = evidence.engine_version if evidence else None
     if options.image is None:
         chosen, note = choose_image("lmi", version, able=lambda one: lmi.able(plan, one))
         uri = image_uri(lmi.repository, chosen.tag, options.region)
