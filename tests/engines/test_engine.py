@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from servetune.engines import ENGINES, engine
+from servetune.engines import ENGINES, engine, plan_from_settings, settings_of
 from servetune.errors import PlanError, UnknownName
 from servetune.plan import Plan
 
@@ -40,3 +40,19 @@ def test_a_front_end_without_processes_is_refused(name, setting, value):
 def test_zero_postprocess_workers_of_tensorrt_llm_are_its_own_default():
     plan = Plan(model="m", engine="tensorrt-llm", extra=(("num_postprocess_workers", 0),))
     engine("tensorrt-llm").check(plan)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "eager"),
+    [
+        ("tgi", {"cuda_graphs": "0"}, True),
+        ("tgi", {"cuda_graphs": "1,2,4"}, None),
+        ("sglang", {"disable_cuda_graph": True}, True),
+        ("sglang", {"disable_cuda_graph": False}, None),
+        ("vllm", {"enforce_eager": True}, True),
+    ],
+)
+def test_a_setting_without_graphs_is_read_as_the_plans_and_written_again(name, setting, eager):
+    plan = plan_from_settings(name, "m", setting)
+    assert plan.enforce_eager is eager
+    assert settings_of(plan).items() >= setting.items()

@@ -18,7 +18,7 @@ class PricedRelease(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         engine: Name of the engine as its makers write it.
-        version: Release that was named; `None` for the present ones.
+        version: Release that was named; `None` for those that the engine's coefficients describe.
         step_times: Releases that have the same step times, in words.
         scheduler: Release whose scheduler and defaults apply.
         measured: First and last release in measured runs; `None` where there are none.

@@ -57,6 +57,7 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
         """The Plan that settings describe; see `translate.plan_from_settings`."""
         fields: JsonObject = {}
         extra: Settings = {}
+        without_graphs = self._without_graphs()
         for raw_name, value in settings.items():
             name = raw_name.replace("-", "_")
             if name not in self.fields:
@@ -69,9 +70,18 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
                 fields.update(drafts)
             elif name in self.fields:
                 fields[self.fields[name]] = _checked(self.fields[name], name, value)
+            elif (name, str(value)) == without_graphs:
+                fields["enforce_eager"] = True
             else:
                 extra[name] = value
         return Plan(model=model, engine=engine, extra=tuple(sorted(extra.items())), **fields)
+
+    def _without_graphs(self) -> tuple[str, str] | None:
+        """Setting that turns graphs off, where it is no field's own: `cuda_graphs` 0 of TGI."""
+        if "enforce_eager" not in self.otherwise:
+            return None
+        said = self.otherwise["enforce_eager"](Plan(model="", enforce_eager=True))
+        return next((name, str(value)) for name, value in said.items())
 
     def settings(self, plan: Plan, engine: str) -> Settings:
         """Settings that say everything a Plan chose; see `translate.settings_of`."""

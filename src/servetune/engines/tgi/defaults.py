@@ -27,8 +27,12 @@ def _release_1(plan: Plan, shape: NetworkShape, _device: Device) -> FieldValues:
         "kv_cache_dtype": "auto",
         "prefix_caching": False,
         "chunked_prefill": False,
-        "enforce_eager": (release_numbers(plan.engine_version or "") or (1,)) < (2,),
+        "enforce_eager": not _since_2(plan) or _never_captured(plan, shape),
     }
+
+
+def _since_2(plan: Plan) -> bool:
+    return (release_numbers(plan.engine_version or "") or (1,)) >= (2,)
 
 
 #: TGI caches prefixes and cuts prompts only with kernels that are made for these heads.
@@ -71,7 +75,6 @@ def _release_3(plan: Plan, shape: NetworkShape, device: Device) -> FieldValues:
     `models/globals.py` and `models/model.py` (PREFILL_CHUNKING) of 3.x; the log of a start on
     2025-07-04 for what a warm-up settles (tests/engines/logs/tgi-3.3-published.log).
     """
-    quantization = plan.quantization or shape.quantization
     caching = _caching(plan, shape, device)
     return {
         "gpu_memory_fraction": 1.0,
@@ -79,10 +82,18 @@ def _release_3(plan: Plan, shape: NetworkShape, device: Device) -> FieldValues:
         "kv_cache_dtype": "auto",
         "prefix_caching": caching,
         "chunked_prefill": _chunks(plan, shape, device),
-        # "Bitsandbytes doesn't work with cuda graphs, deactivating them"; likewise exl2. A
-        # checkpoint stored by bitsandbytes is called nf4 here.
-        "enforce_eager": quantization.startswith(("bitsandbytes", "nf4", "exl2")),
+        "enforce_eager": _never_captured(plan, shape),
     }
+
+
+def _never_captured(plan: Plan, shape: NetworkShape) -> bool:
+    """Whether weights are stored in a way of which TGI captures no graphs.
+
+    "Bitsandbytes doesn't work with cuda graphs, deactivating them"; likewise exl2. A checkpoint
+    stored by bitsandbytes is called nf4 here.
+    """
+    quantization = plan.quantization or shape.quantization
+    return quantization.startswith(("bitsandbytes", "nf4", "exl2"))
 
 
 def _caching(plan: Plan, shape: NetworkShape, device: Device) -> bool | None:
