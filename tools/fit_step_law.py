@@ -47,7 +47,7 @@ from servetune.perf.roofline.factors import (  # noqa: E402
 )
 from servetune.perf.roofline.run_formulas import RunFormulas  # noqa: E402
 from servetune.perf.roofline.step_laws import columns_of  # noqa: E402
-from servetune.perf.roofline.tables import table_for  # noqa: E402
+from servetune.perf.roofline.tables import host_share, table_for  # noqa: E402
 
 TPOT_SPREAD, TTFT_SPREAD = 0.10, 0.20
 #: First tokens carry accidents (a compilation, a queue that nobody meant) and say less of the
@@ -81,6 +81,7 @@ class Problem:
         places = [(row.node.device, row.engine, row.version) for row in rows]
         self._table = columns_of([table_for(*place) for place in places])
         self._eager = np.array([bool(row.plan.enforce_eager) for row in rows])
+        self._host_share = np.array([host_share(device, engine) for device, engine, _ in places])
         scopes_of_row = [scopes_of(*place) for place in places]
         known = sorted({scope for each in scopes_of_row for scope in each})
         self.scopes = [
@@ -155,7 +156,8 @@ class Problem:
         for path in ("", "_8bit", "_4bit"):
             columns[f"gemm.compute_fraction{path}"] *= share
         for path, least in EAGER_LEAST.items():
-            columns[path] = np.where(self._eager, np.maximum(columns[path], least), columns[path])
+            floor = np.maximum(columns[path], self._host_share * least)
+            columns[path] = np.where(self._eager, floor, columns[path])
         for path in EAGER_NONE:
             columns[path] = np.where(self._eager, 0.0, columns[path])
         return columns

@@ -64,3 +64,20 @@ def test_batches_that_cannot_be_are_left_out(
     reasons: dict[int, str],
 ) -> None:
     assert left_out(measured, tmp_path, batches) == reasons
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "notes", "untuned"),
+    [
+        ("MI300X", "0.6.3.dev116 rocm6.1", "early ROCm software, first of its kind", True),
+        ("MI300X", "0.6.4 rocm", "16 prompts at once; checkpoint by meta", True),
+        ("MI300X", "0.6.4 rocm", "16 prompts at once; checkpoint by amd", False),
+        ("H100", "0.6.3", "16 prompts at once; checkpoint by meta", False),
+        ("MI300X", "2.3.1", "early ROCm software, first of its kind", False),
+    ],
+)
+def test_no_fit_learns_from_software_that_lacked_kernels(
+    measured: ModuleType, gpu: str, version: str, notes: str, untuned: bool
+) -> None:
+    row = {"gpu": gpu, "engine_version": version, "notes": notes}
+    assert measured._untuned(row) == untuned

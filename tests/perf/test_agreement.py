@@ -88,7 +88,8 @@ def test_throughput_stays_where_equal_prompts_fill_all_steps(
 
 
 @pytest.mark.parametrize(
-    ("prompt", "answer", "users"), [(16000, 256, 16), (20000, 1000, 16), (5000, 500, 32)]
+    ("prompt", "answer", "users"),
+    [(16000, 256, 16), (20000, 1000, 16), (5000, 500, 32), (1024, 128, 128), (512, 256, 64)],
 )
 def test_users_whose_long_prompts_fill_steps_wait_for_few_others(
     prompt: int, answer: int, users: int

@@ -378,7 +378,7 @@ def test_an_engine_that_gathers_prompts_serves_closed_loops_as_in_virtual_time(
 
 
 @pytest.mark.parametrize(
-    ("prompt", "answer", "rate"), [(1024, 256, 3.5), (128, 32, 13), (128, 32, 20), (4000, 16, 2.5)]
+    ("prompt", "answer", "rate"), [(1024, 256, 3.5), (128, 32, 18), (128, 32, 27), (4000, 16, 2.5)]
 )
 def test_an_engine_that_gathers_prompts_serves_open_loops_as_in_virtual_time(
     prompt: int, answer: int, rate: float

@@ -35,7 +35,7 @@ class ReleaseDefaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Era(msgspec.Struct, frozen=True, kw_only=True):
-    """Releases of an engine whose steps differ from the present ones alike.
+    """Releases of an engine whose steps differ alike from those that its coefficients describe.
 
     Attributes:
         name: Name of the era in the fit's factors, such as `v0`.
@@ -63,7 +63,7 @@ class Era(msgspec.Struct, frozen=True, kw_only=True):
     on_amd: Mapping[str, bool | int | float] = MappingProxyType({})
 
     def holds(self, version: str) -> bool:
-        """Whether a release is of this era or an older one; a build without numbers is not."""
+        """Whether a release is of this era, or on its side; a build without numbers is not."""
         if self.named:
             return version.startswith(self.named)
         release = release_numbers(version)
@@ -93,7 +93,9 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
         coefficients: Paths of `perf.roofline.Coefficients` to values that differ.
         on_amd: Coefficients that differ on AMD's silicon alone.
         experts: Architecture to the shares that products of experts reach, by their path.
-        eras: Earlier releases whose steps differ, the oldest first.
+        host_share: Architecture to the share of the host's times, launches among them, that is left
+            on machines of its devices, whose processors are newer than those of the coefficients.
+        eras: Releases whose steps differ: earlier ones, the oldest first, or later ones.
         checkpoint_cache_dtype: Type of the KV cache that its quantised checkpoints ask for; empty
             where they ask for none.
         batches_have_usual_length: Whether published static batches name no longest sequence, so
@@ -110,6 +112,7 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
     coefficients: Mapping[str, bool | int | float] = MappingProxyType({})
     on_amd: Mapping[str, bool | int | float] = MappingProxyType({})
     experts: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+    host_share: Mapping[str, float] = MappingProxyType({})
     eras: tuple[Era, ...] = ()
     checkpoint_cache_dtype: str = ""
     batches_have_usual_length: bool = False
@@ -119,7 +122,7 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
     vendor: str = ""
 
     def era_of(self, version: str) -> Era | None:
-        """Era of a release; `None` for the present one, and for a release that is not known."""
+        """Era of a release; `None` where the coefficients describe it, or nobody knows it."""
         return next((era for era in self.eras if era.holds(version)), None)
 
 

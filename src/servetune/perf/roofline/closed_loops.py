@@ -144,7 +144,7 @@ def _loops_in_step(runs: Runs, laws: StepLaws) -> RunTimes:
     beside = np.where(apart, 0.0, placed - taken)
     parts = np.maximum(1.0, taken * runs.inputs / np.maximum(1.0, runs.budget - beside))
     mixed_s = runs.mixed_s(laws, taken, beside) / parts
-    ended = ended_meanwhile(request_s, clump_s, plain_s, mixed_s, parts)
+    ended = ended_meanwhile(request_s, clump_s, plain_s, mixed_s, taken=taken, parts=parts)
     back = np.minimum(placed, begun * (1 + ended * np.maximum(0.0, 1 - waiting / taken)))
     group = np.where(apart, taken, np.maximum(np.minimum(taken, back), placed / runs.steps))
     groups, queue = placed / group, np.where(apart, placed, back) / group

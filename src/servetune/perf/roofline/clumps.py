@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TypeVar
 
+import numpy as np
+
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.step_laws import Array
 
@@ -14,9 +16,10 @@ from servetune.perf.roofline.step_laws import Array
 _DISSOLVING_SPREAD = 0.2
 
 #: Share of the steps with prompts among those that pass while users of a group that ended wait in a
-#: clump and the first are back: read off the simulator (96 runs of two networks, 4 to 64 users,
-#: prompts of 512 to 20,000 tokens).
-_PROMPTS_BEGIN = 0.05
+#: clump and the first are back, and prompts of a step from which on it falls, to none at twice as
+#: many: read off the simulator (160 runs of two networks, 4 to 128 users, prompts of 128 to 20,000
+#: tokens).
+_PROMPTS_BEGIN, _FEW_PROMPTS = 0.05, 8.0
 
 _Numbers = TypeVar("_Numbers", float, Array)
 
@@ -57,7 +60,13 @@ def waiting_prompts(
 
 
 def ended_meanwhile(
-    request_s: _Numbers, clump_s: _Numbers, plain_s: _Numbers, mixed_s: _Numbers, parts: _Numbers
+    request_s: _Numbers,
+    clump_s: _Numbers,
+    plain_s: _Numbers,
+    mixed_s: _Numbers,
+    *,
+    taken: _Numbers,
+    parts: _Numbers,
 ) -> _Numbers:
     """Groups of users with equal answers that end while one is on its way back to the queue.
 
@@ -69,7 +78,9 @@ def ended_meanwhile(
         clump_s: Mean seconds of its wait in a clump.
         plain_s: Seconds of a step that decodes alone.
         mixed_s: Seconds of a step with prompts of a group.
-        parts: Steps that the prompts of a group take.
+        taken: Prompts of a group.
+        parts: Steps that they take.
     """
-    clumped_s = plain_s + _PROMPTS_BEGIN * (mixed_s - plain_s)
+    share: _Numbers = _PROMPTS_BEGIN * np.clip(2 - taken / _FEW_PROMPTS, 0.0, 1.0)
+    clumped_s = plain_s + share * (mixed_s - plain_s)
     return (request_s / plain_s + clump_s / clumped_s) / parts

@@ -30,7 +30,13 @@ from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape
 from servetune.perf.copies import host_fraction
 from servetune.perf.roofline.coefficients import Coefficients, changed, value_at
-from servetune.perf.roofline.tables import architecture_of, table_for, tabled, under_power
+from servetune.perf.roofline.tables import (
+    architecture_of,
+    host_share,
+    table_for,
+    tabled,
+    under_power,
+)
 from servetune.plan.plan import Plan
 from servetune.workload.workload import Workload
 
@@ -118,7 +124,7 @@ def coefficients_for(
         name = f"{table.name}/fit-{fit().version}"
         table = corrected(table, fit().factor, scopes, name=name)
     table = under_power(table, device)
-    return _eager(table) if eager else table
+    return _eager(table, host_share(device, engine)) if eager else table
 
 
 #: Least values of coefficients where an engine runs its network layer by layer in Python: seconds
@@ -130,11 +136,14 @@ EAGER_LEAST = {"launch.layer_s": 4.5e-4, "launch.mixer_s": 7e-4}
 EAGER_NONE = ("launch.captured_tokens", "launch.captured_sequences")
 
 
-def _eager(compiled: Coefficients) -> Coefficients:
+def _eager(compiled: Coefficients, host_share: float) -> Coefficients:
     """Coefficients of an engine that runs its network layer by layer in Python."""
     if not compiled.launch.layer_s:  # a processor launches nothing
         return compiled
-    least = {path: max(value, value_at(compiled, path)) for path, value in EAGER_LEAST.items()}
+    least = {
+        path: max(host_share * value, value_at(compiled, path))
+        for path, value in EAGER_LEAST.items()
+    }
     return changed(compiled, least | dict.fromkeys(EAGER_NONE, 0))
 
 

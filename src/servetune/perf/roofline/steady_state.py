@@ -534,10 +534,12 @@ class SteadyState:
         if not self._scheduling.separate_prefill:
             parts = self._parts(taken, placed - taken)
             mixed_s = self._prompts_s(taken, placed - taken) / parts
-            ended = ended_meanwhile(self._request_s, clump_s, plain_s, mixed_s, parts)
+            ended = ended_meanwhile(
+                self._request_s, clump_s, plain_s, mixed_s, taken=taken, parts=parts
+            )
             # Prompts of those who wait for a place are there when a group ends.
-            ended *= max(0.0, 1 - waiting / taken)
-            return self._in_step_mixed(placed, taken, plain_s, ended)
+            back = float(ended) * max(0.0, 1 - waiting / taken)
+            return self._in_step_mixed(placed, taken, plain_s, back)
         group_s, before = self._prompts_s(taken, 0.0), placed / taken - 1
         begun = 1.0  # share of a group whose prompts begin together
         if self._gathering is not None:

@@ -62,7 +62,27 @@ def table_for(device: Device, engine: str = DEFAULT_ENGINE, version: str = "") -
     if not facts.plain_experts and low < (device.fp4_flops or 0) / device.peak_flops("fp8") < high:
         table = _with_b300_fp4(table)
     table = _at_matrix_share(table, device.matrix_share)
-    return _of_engine(table, engine, version, on_amd=device.vendor == "AMD")
+    table = _of_engine(table, engine, version, on_amd=device.vendor == "AMD")
+    return _at_host_share(table, host_share(device, engine))
+
+
+def host_share(device: Device, engine: str) -> float:
+    """Share of an engine's host times that is left on machines of a device."""
+    return step_law_facts(engine).host_share.get(architecture_of(device), 1.0)
+
+
+#: Times of the host, by their paths.
+_HOST_TIMES = tuple(
+    path for path in PATHS if path.startswith(("host.", "launch.")) and path.endswith("_s")
+)
+
+
+@functools.cache
+def _at_host_share(table: Coefficients, share: float) -> Coefficients:
+    """Table of a machine whose host takes a share of the times."""
+    if share == 1.0:
+        return table
+    return changed(table, {path: share * value_at(table, path) for path in _HOST_TIMES})
 
 
 def architecture_of(device: Device) -> str:
