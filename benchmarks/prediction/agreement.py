@@ -169,7 +169,7 @@ def compared(engine: str, place: tuple[str, str, int], load: str, users: int) ->
     """Both answers for a plan.
 
     Raises:
-        PlanError: The plan cannot run there.
+        PlanError: The plan cannot run there, or its engine refuses some of the users.
     """
     model, gpu, count = place
     shape, machine = load_shape(model, catalogue_first=True), node(gpu=gpu, count=count)
@@ -182,6 +182,8 @@ def compared(engine: str, place: tuple[str, str, int], load: str, users: int) ->
     workload = Workload.of(lengths, request_count=requests, concurrency=users)
     point = performance_at(shape, machine, plan, workload, users)
     run = simulate(plan, shape, machine, workload, options=RunOptions(each_token=False))
+    if not all(record.output_tokens for record in run.records):
+        raise PlanError(f"{engine} refuses some of {users} users")
     records = sorted(run.records, key=lambda record: record.sent_s or 0.0)
     if users > 1:
         records = records[2 * users : -users]
