@@ -196,7 +196,7 @@ SimulatedEngine = Annotated[
 ENGINE_VERSION = option(
     "Release of the engine whose step times count, such as 0.12.",
     metavar="VERSION",
-    default="those that its release line names",
+    default="the one that the output names",
 )
 
 """Number of copies of a server."""

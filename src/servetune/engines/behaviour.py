@@ -63,7 +63,10 @@ class Era(msgspec.Struct, frozen=True, kw_only=True):
     on_amd: Mapping[str, bool | int | float] = MappingProxyType({})
 
     def holds(self, version: str) -> bool:
-        """Whether a release is of this era, or on its side; a build without numbers is not."""
+        """Whether a release is before the era's end, or not before its beginning where it has one.
+
+        A build without numbers is of none.
+        """
         if self.named:
             return version.startswith(self.named)
         release = release_numbers(version)
@@ -95,7 +98,7 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
         experts: Architecture to the shares that products of experts reach, by their path.
         host_share: Architecture to the share of the host's times, launches among them, that is left
             on machines of its devices, whose processors are newer than those of the coefficients.
-        eras: Releases whose steps differ: earlier ones, the oldest first, or later ones.
+        eras: Releases whose steps differ from these: earlier ones, the oldest first, or later ones.
         checkpoint_cache_dtype: Type of the KV cache that its quantised checkpoints ask for; empty
             where they ask for none.
         batches_have_usual_length: Whether published static batches name no longest sequence, so
