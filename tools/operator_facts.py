@@ -10,7 +10,8 @@ same wheel is an exam of predictors and stays closed.
 
 StepLaws fitted, each by medians over the stated region, so that a constant can be read off:
 
-    all-reduce   t = latency + bytes / rate             mean |log error| least, 4 kB to 256 MB
+    all-reduce   t = latency + bytes / rate             mean |log error| least, a line for each
+                 part of sizes between which kernels change
     GEMM         t = kernel + max(flops / (fc * peak), bytes / (fm * bandwidth))
                  fc at m >= 4096, fm at m <= 16 on weights far beyond the L2 cache
     prefill attention   flops = 4 * heads * head_dim * (pairs + extra * tokens)
@@ -45,6 +46,7 @@ for which B300's table lacks the low-latency kernel.
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import re
 import sys
@@ -75,14 +77,61 @@ DEVICES = {
     "h200_sxm": Device(989.5e12, 1979e12, None, 4.8e12),
     "b200_sxm": Device(2250e12, 4500e12, 9000e12, 8e12),
     "b300_sxm": Device(2250e12, 4500e12, 13500e12, 8e12),
+    "rtx_pro_6000_server": Device(503.8e12, 1007.6e12, 2015.2e12, 1.597e12),
 }
-# system: link B/s, vllm of all-reduce, nccl, vllm of the rest
+# system: nccl, vllm
 SYSTEMS = {
-    "a100_sxm": (300e9, "0.14.0", "2.27.3", "0.14.0"),
-    "l40s": (32e9, "0.22.0", "2.27.3", "0.24.0"),
-    "h100_sxm": (450e9, "0.24.0", "2.29.2", "0.24.0"),
-    "h200_sxm": (450e9, "0.24.0", "2.29.2", "0.24.0"),
-    "b200_sxm": (900e9, "0.24.0", "2.29.2", "0.24.0"),
+    "a100_sxm": ("2.27.3", "0.14.0"),
+    "l40s": ("2.27.3", "0.24.0"),
+    "h100_sxm": ("2.29.2", "0.24.0"),
+    "h200_sxm": ("2.29.2", "0.24.0"),
+    "b200_sxm": ("2.29.2", "0.24.0"),
+    "rtx_pro_6000_server": ("2.29.2", "0.24.0"),
+}
+KIB, MIB = 2**10, 2**20
+
+
+class Reductions(NamedTuple):
+    """All-reduce tables of one kind of link.
+
+    Attributes:
+        link: Bytes per second and direction.
+        tables: Engine and release by system.
+        changes: Group to the sizes in bytes from which another kernel is called.
+    """
+
+    link: float
+    tables: tuple[tuple[str, str], ...]
+    changes: dict[int, tuple[int, ...]]
+
+
+REDUCTIONS = {
+    "nvlink3": Reductions(
+        300e9,
+        (("a100_sxm", "vllm/0.14.0"),),
+        {2: (8 * MIB,), 4: (512 * KIB, 8 * MIB), 8: (256 * KIB, 8 * MIB)},
+    ),
+    "nvlink4": Reductions(
+        450e9,
+        tuple((s, f"vllm/{v}") for s in ("h100_sxm", "h200_sxm") for v in ("0.19.0", "0.24.0")),
+        {2: (8 * MIB,), 4: (512 * KIB, 8 * MIB), 8: (256 * KIB, 8 * MIB)},
+    ),
+    "nvlink5, vllm": Reductions(
+        900e9,
+        tuple((s, f"vllm/{v}") for s in ("b200_sxm", "b300_sxm") for v in ("0.19.0", "0.24.0")),
+        {2: (8 * MIB,), 4: (512 * KIB, 4 * MIB), 8: (256 * KIB, 4 * MIB)},
+    ),
+    "nvlink5, trtllm": Reductions(
+        900e9,
+        (("b200_sxm", "trtllm/1.3.0rc20"), ("b300_sxm", "trtllm/1.3.0rc20")),
+        {2: (8 * MIB,), 4: (4 * MIB,), 8: (2 * MIB,)},
+    ),
+    "pcie5, peer to peer": Reductions(
+        63e9,
+        (("rtx_pro_6000_server", "vllm/0.24.0"),),
+        {2: (8 * MIB,), 4: (MIB,), 8: (MIB,)},
+    ),
+    "pcie4, L40S": Reductions(31.5e9, (("l40s", "vllm/0.22.0"),), {2: (), 4: (), 8: ()}),
 }
 ENGINES = ("vllm", "sglang", "trtllm")
 # how weights are stored: the peak that products count against, bytes per weight with its scales
@@ -103,7 +152,7 @@ LATENT = tuple(
     for system in ("h200_sxm", "b200_sxm")
     for engine, version in (("sglang", "0.5.14"), ("trtllm", "1.3.0rc20"))
 )
-DENSE_SYSTEMS = ("h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm")
+DENSE_SYSTEMS = ("h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm", "rtx_pro_6000_server")
 DENSE_DTYPES = ("bfloat16", "fp8", "fp8_block", "nvfp4")
 SHAPE = (
     "hidden_size",
@@ -124,6 +173,11 @@ def main(wheel: str) -> None:
     archive = zipfile.ZipFile(wheel)
     for system in SYSTEMS:
         print_system(archive, system)
+    print(
+        "\n== all-reduce: lines by size; the rate as a share of the link's that each device sends"
+    )
+    for name, reductions in REDUCTIONS.items():
+        print_all_reduce(archive, name, reductions)
     print("\n== experts: share of the peak that the operands have")
     for system in DEVICES:
         print_experts(archive, system)
@@ -137,10 +191,8 @@ def main(wheel: str) -> None:
 
 def print_system(archive: zipfile.ZipFile, system: str) -> None:
     device = DEVICES[system]
-    link, reduce_version, nccl, version = SYSTEMS[system]
+    nccl, version = SYSTEMS[system]
     print(f"\n== {system}")
-    custom = table(archive, f"{system}/comm/vllm/{reduce_version}/custom_allreduce_perf")
-    print_all_reduce(custom, link)
     print_all_gather(table(archive, f"{system}/comm/nccl/{nccl}/nccl_perf"))
     gemm = table(archive, f"{system}/gemm/vllm/{version}/gemm_perf")
     for dtype in DENSE_DTYPES:
@@ -177,26 +229,46 @@ def version_order(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version))
 
 
-def print_all_reduce(rows: dict[str, np.ndarray], link: float) -> None:
-    for group in (2, 4, 8):
-        kept = (rows["num_gpus"] == group) & (rows["kernel_source"] == "vLLM_custom_graph")
-        size = rows["message_size"][kept] * 2.0  # the column counts 16-bit elements
-        seconds = rows["latency"][kept] * 1e-3
-        latency, rate, error = line_in_logs(size, seconds)
-        bus = rate * 2 * (group - 1) / group / link
-        print(
-            f"all-reduce {group}: latency {latency * 1e6:5.1f} us, rate {rate / 1e9:7.2f} GB/s"
-            f" (bus {bus:.3f} of link), mean |log error| {error:.2f}"
-        )
+def print_all_reduce(archive: zipfile.ZipFile, name: str, reductions: Reductions) -> None:
+    for group, changes in reductions.changes.items():
+        size, seconds = reduction_times(archive, reductions, group)
+        bounds = (2 * KIB, *changes, np.inf)
+        for least, beyond in itertools.pairwise(bounds):
+            part = (size >= least) & (size < beyond)
+            latency, rate, error = line_in_logs(size[part], seconds[part])
+            share = rate * 2 * (group - 1) / group / reductions.link
+            start = 0 if least == bounds[0] else least
+            print(
+                f"{name}, {group}: from {start} bytes latency {latency * 1e6:5.1f} us,"
+                f" share {share:.3f}, mean |log error| {error:.3f}"
+            )
+
+
+def reduction_times(
+    archive: zipfile.ZipFile, reductions: Reductions, group: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes and seconds of a group inside captured graphs, each by the fastest kernel."""
+    size: list[float] = []
+    seconds: list[float] = []
+    for system, release in reductions.tables:
+        rows = table(archive, f"{system}/comm/{release}/custom_allreduce_perf")
+        graphs = np.array(["eager" not in str(source) for source in rows["kernel_source"]])
+        kept = (rows["num_gpus"] == group) & graphs
+        fastest: dict[float, float] = {}
+        # the column counts 16-bit elements
+        sizes = rows["message_size"][kept] * 2.0
+        for moved, taken in zip(sizes, rows["latency"][kept] * 1e-3, strict=True):
+            fastest[moved] = min(taken, fastest.get(moved, np.inf))
+        size += fastest.keys()
+        seconds += fastest.values()
+    return np.array(size), np.array(seconds)
 
 
 def line_in_logs(size: np.ndarray, seconds: np.ndarray) -> tuple[float, float, float]:
     """Latency and rate of `latency + size / rate` with the least mean |log error|."""
-    kept = (size >= 4e3) & (size <= 2.6e8)
-    size, seconds = size[kept], seconds[kept]
     best = (np.inf, 0.0, 0.0)
-    for latency in np.geomspace(1e-6, 60e-6, 80):
-        for rate in np.geomspace(3e8, 1e12, 200):
+    for latency in np.geomspace(1e-6, 200e-6, 160):
+        for rate in np.geomspace(3e8, 3e12, 360):
             error = float(np.abs(np.log((latency + size / rate) / seconds)).mean())
             best = min(best, (error, latency, rate))
     return best[1], best[2], best[0]
@@ -226,6 +298,8 @@ def print_gemm(
     moved = width * (n * k + m * k) + 2 * m * n
     large = (m >= 4096) & (n * k >= 1.6e7) & (n <= 32768) & (k <= 32768)
     thin = (m <= 16) & (n * k * width >= 2.5e8)
+    if not (large.any() and thin.any()):  # no whole table, such as fp8_block on RTX
+        return
     fc = np.median((flops / seconds / peak)[large])
     fm = np.median((moved / seconds / memory)[thin])
     small = (m <= 64) & (n >= 1024) & (k >= 1024) & (n * k <= 6.4e7) & (n * k >= 4e6)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from servetune.engines import resolved
 from servetune.hardware import link as named_link
+from servetune.hardware import node
 from servetune.hardware.device import Link
+from servetune.models import load_shape
 from servetune.perf.roofline.collectives import all_reduce_law, exchange_law
+from servetune.perf.roofline.factors import coefficients_for
+from servetune.perf.roofline.operations import operations
+from servetune.perf.roofline.step import Step, StepLaw
+from servetune.perf.roofline.step_laws import PlanBatch, StepLaws, columns_of
+from servetune.plan import Plan
 
-NVLINK4 = Link(name="nvlink4", bytes_per_s=450e9, peer_to_peer=True)
+NVLINK3, NVLINK4, NVLINK5 = (named_link(name) for name in ("nvlink3", "nvlink4", "nvlink5"))
 PCIE4 = Link(name="pcie4-p2p", bytes_per_s=31.5e9, peer_to_peer=True)
 PCIE3 = Link(name="pcie3-p2p", bytes_per_s=15.75e9, peer_to_peer=True)
 PCIE5 = Link(name="pcie5-p2p", bytes_per_s=63e9, peer_to_peer=True)
@@ -29,8 +38,22 @@ PCIE4_STAGED = Link(name="pcie4", bytes_per_s=31.5e9, peer_to_peer=False)
         # H200
         (NVLINK4, 2, 256, 4.4e-6, 0.15),
         (NVLINK4, 8, 2 * 4_194_304, 48.4e-6, 0.25),
-        (NVLINK4, 2, 2 * 536_870_912, 3.3e-3, 0.35),
-        (NVLINK4, 8, 2 * 536_870_912, 4.0e-3, 0.60),
+        (NVLINK4, 2, 65_536, 4.8e-6, 0.1),
+        (NVLINK4, 8, 131_072, 7.9e-6, 0.1),
+        (NVLINK4, 8, 524_288, 11.1e-6, 0.1),
+        (NVLINK4, 4, 4_194_304, 29.8e-6, 0.1),
+        (NVLINK4, 2, 2 * 536_870_912, 3.3e-3, 0.15),
+        (NVLINK4, 8, 2 * 536_870_912, 4.0e-3, 0.15),
+        # A100, where NCCL takes over from 8 MiB on
+        (NVLINK3, 8, 4_194_304, 45.4e-6, 0.15),
+        (NVLINK3, 8, 16_777_216, 214e-6, 0.15),
+        # B200, TensorRT-LLM's kernel
+        (NVLINK5, 2, 1_048_576, 6.2e-6, 0.1),
+        (NVLINK5, 8, 1_048_576, 17.4e-6, 0.1),
+        # RTX PRO 6000; longer messages of more devices are between this machine's and others'
+        (PCIE5, 2, 1_048_576, 30.1e-6, 0.1),
+        (PCIE5, 4, 65_536, 16.9e-6, 0.25),
+        (PCIE5, 8, 524_288, 156e-6, 0.15),
     ],
 )
 def test_all_reduce_is_near_the_measured_kernel(
@@ -52,6 +75,24 @@ def test_a_longer_message_never_takes_less(link: Link) -> None:
         times = [all_reduce_law(link, group).seconds(size) for size in (0, 1e3, 1e6, 1e9)]
         assert times == sorted(times)
         assert times[0] > 0
+
+
+def test_a_step_has_the_part_of_its_message() -> None:
+    """Llama 3.1 70B on eight B200: 64 sequences send 1 MiB, of which eight devices need 17 us."""
+    shape = load_shape("meta-llama/Llama-3.1-70B-Instruct", catalogue_first=True)
+    machine = node(gpu="B200", count=8)
+    plan = resolved(Plan(model=shape.name, tensor_parallel=8), shape, machine.device)
+    ops = operations(plan, shape)
+    own = coefficients_for(machine.device, "vllm")
+    law = StepLaw(ops, machine, plan, own)
+    laws = StepLaws(PlanBatch([(ops, machine, plan)] * 3), columns_of([own] * 3))
+    none, sequences = np.zeros(3), np.array([1.0, 64.0, 512.0])
+    found = laws.seconds(none, none, none, sequences, 1000 * sequences)
+    for count, taken_s in zip(sequences, found, strict=True):
+        step = Step(decode_sequences=count, decode_context_tokens=1000 * count)
+        assert taken_s == pytest.approx(law(step), rel=1e-9)
+        reductions_s = ops.reduce_count * all_reduce_law(NVLINK5, 8).seconds(16_384 * count)
+        assert law.agreement_s(step) == pytest.approx(reductions_s, rel=0.05)
 
 
 @pytest.mark.parametrize("link", [PCIE4, PCIE4_STAGED])

@@ -1,19 +1,13 @@
 """Time of collectives among devices: all-reduce, all-gather and exchanges of tokens.
 
-    time = latency(group) + message_bytes / rate(group, link)
+    time = latency(group, size) + message_bytes / rate(group, link, size)
 
-On a switched fabric (NVLink) the rate is a share of the link's, as is it on PCIe: of the slot's
-rate by lanes and generation, where devices read each other's memory (peer-to-peer), and of less
-where every byte goes through the host's memory.
+Both are of a part of the law, by the size of the message: kernels differ. The parts of NVLink's
+generations, of other switched fabrics, and of PCIe where devices read each other's memory
+(peer-to-peer) and where every byte goes through the host's are in `data/collectives.toml`, with
+their sources.
+Rates are shares of the link's or, on PCIe, of the slot's by lanes and generation.
 
-NVLink: the default engine's all-reduce inside captured graphs and NCCL 2.27-2.29, as measured on
-H200 and A100; public operator tables of aiconfigurator-core 0.12.0 (Apache-2.0), read 2026-11-20,
-fitted by `tools/operator_facts.py` with mean |log error| 0.04-0.22.
-Peer-to-peer: RTX PRO 6000, RTX A6000 and V100S, by the bytes that their served tokens imply.
-Host's memory: the same tables' one machine of L40S (0.12 of the slot for two devices), A10G and L4.
-These shares were chosen with published runs in view: the walk-through's three records of four L4
-and JumpStart's eight A10G. Machines of one kind differ by a factor of three: the host's topology
-decides.
 Two machines of eight devices: published outputs of `all_reduce_perf`. All adapters of a machine
 carry a reduction together (1, 2 and 4 H100 of each machine take 0.27, 0.13 and 0.067 s for one
 tensor, NVIDIA/nccl 1250). Small messages take 33 us on H100 with InfiniBand, 45 to 49 on A100 with
@@ -24,68 +18,92 @@ served run was read for these numbers; seven of DeepSeek-R1 on two machines of H
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
+from servetune.bundled import bundled
 from servetune.hardware.device import Link
 
 #: Rate per direction from which a link counts as a switched fabric, not PCIe (gen 6 x16: 128 GB/s).
 FABRIC_BYTES_PER_S = 130e9
-#: group -> latency. NVLink: medians of H200 and A100.
-_FABRIC_LATENCY_S = {2: 4.8e-6, 4: 5.4e-6, 8: 7.0e-6}
-#: group -> bytes each device sends (bus rate) per second, as a share of the link's rate.
-_FABRIC_BUS_FRACTION = {2: 0.57, 4: 0.58, 8: 0.67}
-_FABRIC_BUS_MOST = 0.8  # the best measured group (H200, 8): beyond it the slope means nothing
-_PCIE_LATENCY_S = {2: 5.3e-6, 4: 11.4e-6, 8: 20.2e-6}
-#: Bus rate over PCIe as a share of the slot's rate: between devices that read each other's memory,
-#: and through the host's memory.
-_PEER_BUS_SHARE = {2: 0.70, 4: 0.75, 8: 0.90}
-_STAGED_BUS_SHARE = {2: 0.14, 4: 0.16, 8: 0.075}
 #: Latency of a reduction among machines, and its share of their adapters' rate together.
 _NETWORK_LATENCY_S, _NETWORK_SHARE = 4.5e-5, 0.6
+#: Most of a link's rate that machines of a rack are taken to reach.
+_FABRIC_SHARE = 0.8
 #: Share of its own adapter's rate at which a device exchanges tokens with other machines' (0.97 by
 #: `alltoall_perf` on two of MI355X).
 _ADAPTER_SHARE = 0.9
 #: NCCL all-gather over all-reduce of equal total size: 0.52-0.68 over all systems.
 GATHER_SHARE = 0.6
+#: Most parts of a law.
+PARTS = 3
 
 
-class Collective(msgspec.Struct, frozen=True):
-    """An affine law: `latency_s + message_bytes / bytes_per_s`."""
+class Part(NamedTuple):
+    """A line, `latency_s + message_bytes / bytes_per_s`, and the shortest message that it is of."""
 
+    from_bytes: float
     latency_s: float
     bytes_per_s: float
 
+
+class Collective(msgspec.Struct, frozen=True):
+    """Time of a message by its size: a line for each part, shortest messages first."""
+
+    parts: tuple[Part, ...]
+
     def seconds(self, message_bytes: float) -> float:
-        return self.latency_s + message_bytes / self.bytes_per_s
+        part = _holding(self.parts, message_bytes)
+        return part.latency_s + message_bytes / part.bytes_per_s
+
+    @property
+    def latency_s(self) -> float:
+        """Time of the shortest message."""
+        return self.parts[0].latency_s
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Rate of long messages."""
+        return self.parts[-1].bytes_per_s
+
+    def at_least(self, latency_s: float) -> Collective:
+        """This law where no message takes less than `latency_s`."""
+        return Collective(
+            tuple(part._replace(latency_s=max(part.latency_s, latency_s)) for part in self.parts)
+        )
+
+
+def _line(latency_s: float, bytes_per_s: float) -> Collective:
+    return Collective((Part(0.0, latency_s, bytes_per_s),))
 
 
 #: Law of one device, which waits for nobody.
-_ALONE = Collective(0.0, math.inf)
+_ALONE = _line(0.0, math.inf)
 
 
+@functools.lru_cache(maxsize=256)
 def all_reduce_law(link: Link, group: int) -> Collective:
     """The all-reduce law of `group` devices; `message_bytes` is one device's tensor.
 
-    Group sizes between the measured ones (2, 4, 8) are interpolated in logarithms,
-    larger ones continue the last slope.
+    Group sizes between the measured ones (2, 4, 8) are interpolated in logarithms; larger ones
+    have the shares of eight, and latencies that continue the last slope.
     """
     if group == 1:
         return _ALONE
     ring = 2 * (group - 1) / group  # bytes sent per device and byte of message
     network = link.network_bytes_per_s(group)
     if network is not None:
-        rate = min(network * _NETWORK_SHARE, link.bytes_per_s * _FABRIC_BUS_MOST)
-        return Collective(_NETWORK_LATENCY_S, rate / ring)
+        rate = min(network * _NETWORK_SHARE, link.bytes_per_s * _FABRIC_SHARE)
+        return _line(_NETWORK_LATENCY_S, rate / ring)
     rate = link.rate_among(group)
-    if rate >= FABRIC_BYTES_PER_S:
-        share = min(_at(_FABRIC_BUS_FRACTION, group), _FABRIC_BUS_MOST)
-        return Collective(_at(_FABRIC_LATENCY_S, group), rate * share / ring)
-    shares = _PEER_BUS_SHARE if link.peer_to_peer else _STAGED_BUS_SHARE
-    # The largest group measured stands for larger ones: beyond it the slope means nothing.
-    share = _at(shares, min(group, max(shares)))
-    return Collective(_at(_PCIE_LATENCY_S, group), rate * share / ring)
+    parts = _parts_at(_rows_of(link, rate), group)
+    return Collective(
+        tuple(part._replace(bytes_per_s=rate * part.bytes_per_s / ring) for part in parts)
+    )
 
 
 def exchange_law(link: Link, group: int) -> Collective:
@@ -96,13 +114,59 @@ def exchange_law(link: Link, group: int) -> Collective:
     if link.network_bytes_per_s(group) is None:
         return all_reduce_law(link, group)
     ring = 2 * (group - 1) / group
-    return Collective(_NETWORK_LATENCY_S, link.rate_among(group) * _ADAPTER_SHARE / ring)
+    return _line(_NETWORK_LATENCY_S, link.rate_among(group) * _ADAPTER_SHARE / ring)
 
 
-def _at(measured: dict[int, float], group: int) -> float:
-    """Value at `group`, linear in the logarithms of both."""
-    sizes = sorted(measured)
-    right = next((i for i, size in enumerate(sizes) if size >= group), len(sizes) - 1)
-    low, high = sizes[max(right, 1) - 1], sizes[max(right, 1)]
-    share = math.log(group / low) / math.log(high / low)
-    return math.exp((1 - share) * math.log(measured[low]) + share * math.log(measured[high]))
+#: Group of devices -> parts, rates as shares of the link's.
+_Rows = Mapping[int, tuple[Part, ...]]
+
+
+@functools.cache
+def _sections() -> Mapping[str, _Rows]:
+    """Kind of link, or name of one, to the rows of its groups."""
+    found: dict[str, _Rows] = {}
+    for kind, section in bundled("perf.roofline", "data/collectives.toml").items():
+        links = section.get("links", ())
+        rows = {
+            int(group): tuple(
+                Part(size, 1e-6 * latency_us, share) for size, latency_us, share in row
+            )
+            for group, row in section.items()
+            if group != "links"
+        }
+        found |= dict.fromkeys((kind, *links), rows)
+    return found
+
+
+def _rows_of(link: Link, rate: float) -> _Rows:
+    """Rows of a link that joins devices at this rate."""
+    if rate >= FABRIC_BYTES_PER_S:
+        return _sections().get(link.name, _sections()["fabric"])
+    slot = "peer" if link.peer_to_peer else "staged"
+    return _sections().get(link.name if rate == link.bytes_per_s else slot, _sections()[slot])
+
+
+def _parts_at(rows: _Rows, group: int) -> tuple[Part, ...]:
+    """Parts of a group that may lie between the measured ones, with their shares as rates."""
+    if group in rows:
+        return rows[group]
+    *_, most = sorted(rows)
+    high = min((size for size in rows if size >= group), default=most)
+    low = max(size for size in rows if size < high)
+    weight = math.log(group / high) / math.log(high / low)  # negative between the two
+    found = []
+    for part in rows[high]:
+        below = _holding(rows[low], part.from_bytes)
+        longer = (part.latency_s / below.latency_s) ** weight
+        faster = (part.bytes_per_s / below.bytes_per_s) ** min(weight, 0.0)
+        found.append(Part(part.from_bytes, part.latency_s * longer, part.bytes_per_s * faster))
+    return tuple(found)
+
+
+def _holding(parts: tuple[Part, ...], message_bytes: float) -> Part:
+    """Part that holds for a message of this size."""
+    found = parts[0]
+    for part in parts[1:]:
+        if message_bytes >= part.from_bytes:
+            found = part
+    return found

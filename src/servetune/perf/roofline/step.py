@@ -14,7 +14,6 @@ from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.coefficients import ONE_PASS_TOKENS, Coefficients
 from servetune.perf.roofline.collectives import (
     GATHER_SHARE,
-    Collective,
     all_reduce_law,
     exchange_law,
 )
@@ -96,12 +95,13 @@ class StepLaw:
         self._attention_kernels_s += c.attention.index_s * sum(
             op.count for op in ops.attentions if op.indexing
         )
-        self._reduce = self._collective(all_reduce_law(node.link, ops.tensor_parallel))
-        self._exchange = self._collective(exchange_law(node.link, exchange_group(ops, plan)))
+        least_s = c.collective_latency_s
+        self._reduce = all_reduce_law(node.link, ops.tensor_parallel).at_least(least_s)
+        self._exchange = exchange_law(node.link, exchange_group(ops, plan)).at_least(least_s)
         self._stages = plan.pipeline_parallel
         self._hand_overs = self._stages - 1
         self._batches: float | None = None
-        self._send = self._collective(all_reduce_law(node.link, 2))
+        self._send = all_reduce_law(node.link, 2).at_least(least_s)
         self._step_host_s = c.host.step_s + c.host.rank_s * math.log2(ops.tensor_parallel)
         self.tokens_each = 1 + (plan.draft_tokens or 0)
         self._drafted = drafts_on_device(plan)
@@ -328,11 +328,6 @@ class StepLaw:
         compute_s = flops / line.flops_per_s
         memory_s = op.moved_bytes(tokens, self.ops.activation_bytes, touched) / line.bytes_per_s
         return op.count * (line.kernel_s + max(compute_s, memory_s))
-
-    def _collective(self, law: Collective) -> Collective:
-        """The law of a link under the engine's library."""
-        least_s = self.coefficients.collective_latency_s
-        return Collective(max(law.latency_s, least_s), law.bytes_per_s)
 
     def _agreement_s(self, tokens: float, logit_rows: float) -> float:
         ops = self.ops

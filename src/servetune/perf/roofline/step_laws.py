@@ -27,6 +27,7 @@ from servetune.hardware.device import Node
 from servetune.perf.roofline.coefficients import ONE_PASS_TOKENS, PATHS, Coefficients
 from servetune.perf.roofline.collectives import (
     GATHER_SHARE,
+    PARTS,
     Collective,
     all_reduce_law,
     exchange_law,
@@ -277,9 +278,21 @@ class StepLaws:
         )
         seconds = np.zeros_like(tokens)
         for name, count, sent_bytes in parts:
-            latency_s = np.maximum(flat[f"{name}_latency_s"], self.c["collective_latency_s"])
-            seconds += count * (latency_s + flat[f"{name}_s_per_byte"] * sent_bytes)
+            if count.any():
+                seconds += count * self._collective_s(name, sent_bytes)
         return np.asarray(self.c["link_factor"] * seconds)
+
+    def _collective_s(self, name: str, sent_bytes: Array) -> Array:
+        """One collective of messages of so many bytes."""
+        flat = self._stack.flat
+        latency_s, s_per_byte = flat[f"{name}_latency_s_0"], flat[f"{name}_s_per_byte_0"]
+        for part in range(1, PARTS):
+            longer = sent_bytes >= flat[f"{name}_from_bytes_{part}"]
+            if longer.any():
+                latency_s = np.where(longer, flat[f"{name}_latency_s_{part}"], latency_s)
+                s_per_byte = np.where(longer, flat[f"{name}_s_per_byte_{part}"], s_per_byte)
+        latency_s = np.maximum(latency_s, self.c["collective_latency_s"])
+        return np.asarray(latency_s + s_per_byte * sent_bytes)
 
 
 def _matrix_lines(
@@ -424,6 +437,17 @@ _ATTENTION = {
     "query_heads": 0.0,
     "queries_per_key": 1.0,
 }
+
+
+def _collective_columns(name: str) -> list[str]:
+    """Columns of a collective: from which message a part holds, and its line."""
+    return [
+        f"{name}_{value}_{part}"
+        for part in range(PARTS)
+        for value in ("from_bytes", "latency_s", "s_per_byte")
+    ]
+
+
 _FLAT = (
     "layers",
     "other_mixers",
@@ -442,12 +466,9 @@ _FLAT = (
     "hand_overs",
     "exchange_count",
     "exchange_bytes_per_token",
-    "reduce_latency_s",
-    "reduce_s_per_byte",
-    "exchange_latency_s",
-    "exchange_s_per_byte",
-    "send_latency_s",
-    "send_s_per_byte",
+    *_collective_columns("reduce"),
+    *_collective_columns("exchange"),
+    *_collective_columns("send"),
     "tokens_each",
     "drafted",
     "gained",
@@ -483,9 +504,9 @@ class _Row:
             plan.pipeline_parallel - 1,
             ops.expert_exchange_count,
             ops.expert_exchange_bytes_per_token,
-            *_affine(reduce),
-            *_affine(exchange),
-            *_affine(all_reduce_law(node.link, 2)),
+            *_lines(reduce),
+            *_lines(exchange),
+            *_lines(all_reduce_law(node.link, 2)),
             1 + (plan.draft_tokens or 0),
             drafts_on_device(plan),
             tokens_per_step(plan),
@@ -518,8 +539,11 @@ def _table(
     return {name: values[numbers, :, i] for i, name in enumerate(names)}
 
 
-def _affine(law: Collective) -> tuple[float, float]:
-    return law.latency_s, 1 / law.bytes_per_s
+def _lines(law: Collective) -> list[float]:
+    """Values of `_collective_columns`; parts that a law lacks hold for no message."""
+    lines = [(part.from_bytes, part.latency_s, 1 / part.bytes_per_s) for part in law.parts]
+    lines += [(math.inf, 0.0, 0.0)] * (PARTS - len(lines))
+    return [value for line in lines for value in line]
 
 
 def _kind(op: MatrixOp | ExpertsOp, node: Node) -> tuple[float, ...]:
