@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from servetune.engines.behaviour import FieldValues, ReleaseDefaults, release_numbers
+import functools
+
+from servetune.engines.behaviour import FieldValues, ReleaseDefaults, behaviour_of
 from servetune.hardware.device import Device
 from servetune.models.shape import Attention, NetworkShape
 from servetune.plan.plan import Plan
@@ -27,12 +29,15 @@ def _release_1(plan: Plan, shape: NetworkShape, _device: Device) -> FieldValues:
         "kv_cache_dtype": "auto",
         "prefix_caching": False,
         "chunked_prefill": False,
-        "enforce_eager": not _since_2(plan) or _never_captured(plan, shape),
+        "enforce_eager": not _captures(plan.engine_version or "") or _never_captured(plan, shape),
     }
 
 
-def _since_2(plan: Plan) -> bool:
-    return (release_numbers(plan.engine_version or "") or (1,)) >= (2,)
+@functools.cache
+def _captures(version: str) -> bool:
+    """Whether a release runs steps as captured graphs, by its era in `behaviour.toml`."""
+    era = behaviour_of("tgi").step_law.era_of(version)
+    return era is not None and era.coefficients.get("launch.captured_sequences", 0) > 0
 
 
 #: TGI caches prefixes and cuts prompts only with kernels that are made for these heads.
