@@ -630,13 +630,14 @@ def _stages(plan: Plan, shape: NetworkShape) -> tuple[_Stage, ...]:
     last = len(stages) - 1
     found = []
     for index, layers in enumerate(stages):
-        weights_bytes = sum(
-            layer.count
+        each_bytes = {
+            layer: layer.count
             * layer_weight_bytes(
                 layer_share(plan, layer, shape.hidden), layer_storage(layer, storage), plain_bytes
             )
-            for layer in layers
-        )
+            for layer in set(layers)
+        }
+        weights_bytes = sum(each_bytes[layer] for layer in layers)
         if index == 0:
             weights_bytes += embedding_bytes + extra_bytes / plan.tensor_parallel
         if index == last:
