@@ -271,10 +271,12 @@ def _length_moments(
 
 
 def _by_share(ordered: np.ndarray) -> tuple[float, ...]:
+    """Mean of each of `ANSWER_SHARES` of whole numbers in rising order; none if all are equal."""
     if ordered[0] == ordered[-1]:
         return ()
     ends = np.rint(np.cumsum(ANSWER_SHARES) * len(ordered)).astype(int)
-    return tuple(float(part.mean()) for part in np.split(ordered, ends[:-1]))
+    starts = np.append(0, ends[:-1])
+    return tuple((np.add.reduceat(ordered, starts) / (ends - starts)).tolist())
 
 
 def moments_of(lengths: Lengths | LengthMoments) -> LengthMoments:
