@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -183,11 +183,12 @@ class _Divided(NamedTuple):
     """Memory of a resolved plan.
 
     Attributes:
-        caches: Memory for caches of each stage, with the stage.
+        longest_sequences: Sequences of the longest length whose cache one replica holds at once.
     """
 
     memory: Memory
-    caches: tuple[tuple[_CacheParts, _Stage], ...]
+    caches: _Caches
+    longest_sequences: int
 
 
 @lru_cache(maxsize=4096)
@@ -226,7 +227,8 @@ def _divided(plan: Plan, shape: NetworkShape, device: Device) -> _Divided:
         state_pool_bytes=least.state_bytes,
         most_sequences=None if most == math.inf else int(most),
     )
-    return _Divided(found, caches)
+    longest = plan.max_model_len or shape.max_context_tokens
+    return _Divided(found, caches, _concurrent(plan, caches, longest))
 
 
 def concurrent_sequences(
@@ -238,14 +240,14 @@ def concurrent_sequences(
     no more than it. The scheduler's limit max_num_seqs holds for each data-parallel engine.
     """
     filled = resolved(plan, shape, device)
-    return _concurrent(filled, _divided(filled, shape, device), context_tokens)
+    return _concurrent(filled, _divided(filled, shape, device).caches, context_tokens)
 
 
-def _concurrent(plan: Plan, divided: _Divided, context_tokens: int) -> int:
+def _concurrent(plan: Plan, caches: _Caches, context_tokens: int) -> int:
     """`concurrent_sequences` of a resolved plan."""
     limit = plan.max_num_seqs or 1
     fitting: float = math.inf
-    for part, stage in divided.caches:
+    for part, stage in caches:
         left, need = part.kv_bytes, stage.sequence_bytes(context_tokens, plan.block_tokens or 1)
         need -= stage.recurrent_bytes if part.state_bytes else 0.0
         fitting = min(fitting, part.sequences, left // need if need else (limit if left else 0))
@@ -314,7 +316,7 @@ def check_resolved_fits(
             f"{format_bytes(available_bytes)} may be used"
         )
     else:
-        if _concurrent(plan, divided, longest) >= 1:
+        if divided.longest_sequences >= 1:
             return found
         available_bytes = found.kv_cache_bytes
         needed_bytes = max(
@@ -394,8 +396,8 @@ def with_usual_length(plan: Plan, shape: NetworkShape, device: Device) -> Plan:
         return plan  # which no engine takes
     untold = msgspec.structs.replace(plan, max_model_len=None)
     filled = resolved(untold, shape, device)
-    divided = _divided(filled, shape, device)
-    return untold if _concurrent(filled, divided, longest) >= 1 else plan
+    caches = _divided(filled, shape, device).caches
+    return untold if _concurrent(filled, caches, longest) >= 1 else plan
 
 
 def _holds(plan: Plan, shape: NetworkShape, device: Device) -> bool:
@@ -543,6 +545,10 @@ class _Stage(NamedTuple):
             kept = context_tokens if window is None else min(context_tokens, window)
             total += bytes_per_token * math.ceil(kept / block_tokens) * block_tokens
         return total
+
+
+#: Memory for caches of each stage, with the stage.
+_Caches: TypeAlias = tuple[tuple[_CacheParts, _Stage], ...]
 
 
 class _Placement(NamedTuple):
@@ -703,7 +709,7 @@ def _degrees(plan: Plan) -> str:
 
 
 def _fits(plan: Plan, shape: NetworkShape, device: Device) -> bool:
-    return _concurrent(plan, _divided(plan, shape, device), plan.max_model_len or 1) >= 1
+    return _divided(plan, shape, device).longest_sequences >= 1
 
 
 def _longest_that_fits(plan: Plan, shape: NetworkShape, device: Device) -> int:
