@@ -19,7 +19,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -175,40 +176,59 @@ def memory(plan: Plan, shape: NetworkShape, device: Device) -> Memory:
         >>> memory(plan, load_shape(plan.model, catalogue_first=True), named("L4")).kv_tokens
         86144
     """
-    return _divided(resolved(plan, shape, device), shape, device)
+    return _divided(resolved(plan, shape, device), shape, device).memory
 
 
-def _divided(plan: Plan, shape: NetworkShape, device: Device) -> Memory:
-    """`memory` of a resolved plan."""
+class _Divided(NamedTuple):
+    """Memory of a resolved plan.
+
+    Attributes:
+        longest_sequences: Sequences of the longest length whose cache one replica holds at once.
+    """
+
+    memory: Memory
+    caches: _Caches
+    longest_sequences: int
+
+
+@lru_cache(maxsize=4096)
+def _divided(plan: Plan, shape: NetworkShape, device: Device) -> _Divided:
+    """Division of a resolved plan's memory, cached: reading and pricing a row ask three times."""
     usable_bytes = _usable_bytes(plan, device)
     placed = _placement(plan, shape)
     activation_bytes, graph_bytes, runtime_bytes = _reserved_bytes(plan, shape, device, placed)
-    reserved_bytes = activation_bytes + graph_bytes + runtime_bytes
-    free_bytes = usable_bytes - reserved_bytes
-    parts = [(_cache_parts(plan, free_bytes, stage), stage) for stage in placed.stages]
-    left = [(part.kv_bytes, stage.kv_bytes_per_token, part.state_bytes) for part, stage in parts]
+    free_bytes = usable_bytes - (activation_bytes + graph_bytes + runtime_bytes)
+    caches = tuple((_cache_parts(plan, free_bytes, stage), stage) for stage in placed.stages)
     # A stage whose layers keep nothing per token sets no limit.
-    growing = [stage for stage in left if stage[1]] or [(min(left)[0], 1.0, min(left)[2])]
-    kv_cache_bytes, kv_bytes_per_token, state_pool_bytes = min(
-        growing, key=lambda stage: stage[0] / stage[1]
-    )
-    most = min(part.sequences for part, _ in parts)
-    tokens = _whole_blocks(kv_cache_bytes / kv_bytes_per_token, plan)
-    return Memory(
+    growing = [
+        (part.kv_bytes / stage.kv_bytes_per_token, part, stage.kv_bytes_per_token)
+        for part, stage in caches
+        if stage.kv_bytes_per_token
+    ]
+    if growing:
+        room_tokens, least, kv_bytes_per_token = min(growing, key=itemgetter(0))
+    else:
+        least, kv_bytes_per_token = min(caches)[0], 1.0
+        room_tokens = least.kv_bytes
+    most = min([part.sequences for part, _ in caches])
+    tokens = _whole_blocks(room_tokens, plan)
+    found = Memory(
         device_bytes=device.memory_bytes,
         usable_bytes=usable_bytes,
         weights_bytes=placed.most_weights_bytes,
         activation_bytes=activation_bytes,
         graph_bytes=graph_bytes,
         runtime_bytes=runtime_bytes,
-        kv_cache_bytes=kv_cache_bytes,
+        kv_cache_bytes=least.kv_bytes,
         kv_bytes_per_token=kv_bytes_per_token,
         kv_tokens_per_engine=tokens,
         kv_tokens=tokens * plan.data_parallel,
         state_bytes_per_sequence=placed.most_state_bytes,
-        state_pool_bytes=state_pool_bytes,
+        state_pool_bytes=least.state_bytes,
         most_sequences=None if most == math.inf else int(most),
     )
+    longest = plan.max_model_len or shape.max_context_tokens
+    return _Divided(found, caches, _concurrent(plan, caches, longest))
 
 
 def concurrent_sequences(
@@ -219,22 +239,15 @@ def concurrent_sequences(
     Each takes whole blocks, and a state where layers keep one; layers with a window keep
     no more than it. The scheduler's limit max_num_seqs holds for each data-parallel engine.
     """
-    return _concurrent(resolved(plan, shape, device), shape, device, context_tokens)
+    filled = resolved(plan, shape, device)
+    return _concurrent(filled, _divided(filled, shape, device).caches, context_tokens)
 
 
-def _concurrent(plan: Plan, shape: NetworkShape, device: Device, context_tokens: int) -> int:
+def _concurrent(plan: Plan, caches: _Caches, context_tokens: int) -> int:
     """`concurrent_sequences` of a resolved plan."""
-    placed = _placement(plan, shape)
-    free_bytes = _usable_bytes(plan, device) - sum(_reserved_bytes(plan, shape, device, placed))
-    return _sequences_in(free_bytes, plan, placed, context_tokens)
-
-
-def _sequences_in(free_bytes: float, plan: Plan, placed: _Placement, context_tokens: int) -> int:
-    """`concurrent_sequences` of a resolved plan whose weights and cache have so many bytes."""
     limit = plan.max_num_seqs or 1
     fitting: float = math.inf
-    for stage in placed.stages:
-        part = _cache_parts(plan, free_bytes, stage)
+    for part, stage in caches:
         left, need = part.kv_bytes, stage.sequence_bytes(context_tokens, plan.block_tokens or 1)
         need -= stage.recurrent_bytes if part.state_bytes else 0.0
         fitting = min(fitting, part.sequences, left // need if need else (limit if left else 0))
@@ -293,7 +306,8 @@ def check_resolved_fits(
     """`check_fits` of a resolved plan, for thousands of them."""
     _check_limits(plan, shape)
     check_silicon(plan, shape, device)
-    found = _divided(plan, shape, device)
+    divided = _divided(plan, shape, device)
+    found = divided.memory
     longest = plan.max_model_len or shape.max_context_tokens
     needed_bytes, available_bytes = found.needed_bytes, found.usable_bytes
     if needed_bytes >= available_bytes:
@@ -302,13 +316,11 @@ def check_resolved_fits(
             f"{format_bytes(available_bytes)} may be used"
         )
     else:
-        free_bytes = available_bytes - found.reserved_bytes
-        placed = _placement(plan, shape)
-        if _sequences_in(free_bytes, plan, placed, longest) >= 1:
+        if divided.longest_sequences >= 1:
             return found
         available_bytes = found.kv_cache_bytes
         needed_bytes = max(
-            stage.sequence_bytes(longest, plan.block_tokens or 1) for stage in placed.stages
+            stage.sequence_bytes(longest, plan.block_tokens or 1) for _, stage in divided.caches
         )
         what = f"one sequence of {longest} tokens needs"
         kept = "of cache per device"
@@ -359,7 +371,8 @@ def with_useful_places(
     budget = resolved(plan, shape, device).max_num_batched_tokens or plan.max_num_seqs
 
     def with_places(count: int) -> Plan:
-        return msgspec.structs.replace(plan, max_num_seqs=count)
+        same = count == plan.max_num_seqs
+        return plan if same else msgspec.structs.replace(plan, max_num_seqs=count)
 
     def filled(count: int) -> bool:
         divided = memory(with_places(count), shape, device)
@@ -383,7 +396,8 @@ def with_usual_length(plan: Plan, shape: NetworkShape, device: Device) -> Plan:
         return plan  # which no engine takes
     untold = msgspec.structs.replace(plan, max_model_len=None)
     filled = resolved(untold, shape, device)
-    return untold if _concurrent(filled, shape, device, longest) >= 1 else plan
+    caches = _divided(filled, shape, device).caches
+    return untold if _concurrent(filled, caches, longest) >= 1 else plan
 
 
 def _holds(plan: Plan, shape: NetworkShape, device: Device) -> bool:
@@ -426,12 +440,6 @@ def _usable_bytes(plan: Plan, device: Device) -> float:
     return fraction * max(0.0, device.memory_bytes - driver_bytes)
 
 
-def _cache_bytes(plan: Plan, free_bytes: float, stage: _Stage) -> float:
-    """Bytes of a stage's cache per device, where its weights and cache may have `free_bytes`."""
-    share = engine(plan.engine).behaviour.cache_share
-    return share * max(0.0, free_bytes - stage.weights_bytes)
-
-
 class _CacheParts(NamedTuple):
     """Memory for caches of one stage, per device.
 
@@ -447,8 +455,10 @@ class _CacheParts(NamedTuple):
 
 
 def _cache_parts(plan: Plan, free_bytes: float, stage: _Stage) -> _CacheParts:
-    cache_bytes = _cache_bytes(plan, free_bytes, stage)
-    pool = engine(plan.engine).behaviour.state_pool
+    """Memory for a stage's caches, where its weights and they may have `free_bytes`."""
+    behaviour = engine(plan.engine).behaviour
+    cache_bytes = behaviour.cache_share * max(0.0, free_bytes - stage.weights_bytes)
+    pool = behaviour.state_pool
     if pool is None or not stage.recurrent_bytes:
         return _CacheParts(cache_bytes, 0.0, math.inf)
     state_bytes = pool.share(plan) * cache_bytes
@@ -465,11 +475,8 @@ def _reserved_bytes(
     activation_bytes = _activation_bytes(plan, shape, placed)
     if device.architecture == "cpu":
         return activation_bytes, 0.0, 0.0
-    layers = math.ceil(shape.layer_count / plan.pipeline_parallel)
-    graph_bytes = 0.0 if plan.enforce_eager else float(layers * _GRAPH_BYTES_PER_LAYER)
-    talks = plan.devices_per_replica > 1
-    runtime_bytes = _RUNTIME_BYTES + (_COMMUNICATION_BYTES if talks else 0.0)
-    return activation_bytes, graph_bytes, runtime_bytes
+    graph_bytes = 0.0 if plan.enforce_eager else placed.graph_bytes
+    return activation_bytes, graph_bytes, placed.runtime_bytes
 
 
 def _activation_bytes(plan: Plan, shape: NetworkShape, placed: _Placement) -> float:
@@ -540,6 +547,10 @@ class _Stage(NamedTuple):
         return total
 
 
+#: Memory for caches of each stage, with the stage.
+_Caches: TypeAlias = tuple[tuple[_CacheParts, _Stage], ...]
+
+
 class _Placement(NamedTuple):
     """A network over the devices of one copy, whatever the plan's limits are.
 
@@ -548,6 +559,8 @@ class _Placement(NamedTuple):
         most_state_bytes: State of one sequence where it is largest.
         numbers_per_token: Numbers that are live per token of the largest step.
         plain_bytes: Bytes of each of them.
+        graph_bytes: Captured graphs of the stage with the most layers.
+        runtime_bytes: Libraries on a device.
     """
 
     stages: tuple[_Stage, ...]
@@ -555,6 +568,8 @@ class _Placement(NamedTuple):
     most_state_bytes: float
     numbers_per_token: float
     plain_bytes: float
+    graph_bytes: float
+    runtime_bytes: float
 
 
 def _placement(plan: Plan, shape: NetworkShape) -> _Placement:
@@ -597,12 +612,16 @@ def _placed(
     )
     stages = _stages(plan, shape)
     widest = max(_width(plan, shape, layer) for layer in distinct_layers(shape.layers))
+    layers = math.ceil(shape.layer_count / plan.pipeline_parallel)
+    talks = plan.devices_per_replica > 1
     return _Placement(
         stages=stages,
         most_weights_bytes=max(stage.weights_bytes for stage in stages),
         most_state_bytes=max(stage.state_bytes for stage in stages),
         numbers_per_token=_RESIDUAL_COPIES * shape.hidden + widest,
         plain_bytes=_plain_bytes(plan, shape),
+        graph_bytes=float(layers * _GRAPH_BYTES_PER_LAYER),
+        runtime_bytes=_RUNTIME_BYTES + (_COMMUNICATION_BYTES if talks else 0.0),
     )
 
 
@@ -617,13 +636,14 @@ def _stages(plan: Plan, shape: NetworkShape) -> tuple[_Stage, ...]:
     last = len(stages) - 1
     found = []
     for index, layers in enumerate(stages):
-        weights_bytes = sum(
-            layer.count
+        each_bytes = {
+            layer: layer.count
             * layer_weight_bytes(
                 layer_share(plan, layer, shape.hidden), layer_storage(layer, storage), plain_bytes
             )
-            for layer in layers
-        )
+            for layer in set(layers)
+        }
+        weights_bytes = sum(each_bytes[layer] for layer in layers)
         if index == 0:
             weights_bytes += embedding_bytes + extra_bytes / plan.tensor_parallel
         if index == last:
@@ -689,7 +709,7 @@ def _degrees(plan: Plan) -> str:
 
 
 def _fits(plan: Plan, shape: NetworkShape, device: Device) -> bool:
-    return _concurrent(plan, shape, device, plan.max_model_len or 1) >= 1
+    return _divided(plan, shape, device).longest_sequences >= 1
 
 
 def _longest_that_fits(plan: Plan, shape: NetworkShape, device: Device) -> int:

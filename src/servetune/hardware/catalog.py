@@ -219,8 +219,9 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(word for word in words if word and not _OPTIONAL.fullmatch(word))
 
 
+@lru_cache(maxsize=1024)
 def _spelling(name: str) -> str:
-    """Normalised name: letters and digits, without a leading vendor."""
+    """Normalised name: letters and digits, without a leading vendor; cached for rows of a table."""
     letters = re.sub(r"[^a-z0-9]", "", name.lower())
     return re.sub(r"^(nvidia|amd|aws|intel|google)(?=.)", "", letters)
 

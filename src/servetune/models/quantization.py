@@ -407,10 +407,16 @@ def _matches(pattern: str, name: str) -> bool:
         except re.error:
             return False
     if "*" in pattern:
-        at = pattern.find("layers.")
-        loose = ".*".join(re.escape(piece) for piece in pattern[max(0, at) :].split("*"))
-        return re.fullmatch(rf"{loose}(\..*)?", name) is not None
+        return _with_wildcards(pattern).fullmatch(name) is not None
     return name == pattern or name.startswith(f"{pattern}.") or name.endswith(f".{pattern}")
+
+
+@functools.lru_cache(maxsize=1024)
+def _with_wildcards(pattern: str) -> re.Pattern[str]:
+    """Expression of a pattern with `*`, cached: every module of every layer is held to it."""
+    at = pattern.find("layers.")
+    loose = ".*".join(re.escape(piece) for piece in pattern[max(0, at) :].split("*"))
+    return re.compile(rf"{loose}(\..*)?")
 
 
 def _tail(module: str) -> str:

@@ -261,8 +261,10 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     parallel: bool = False
 
 
-class NetworkShape(msgspec.Struct, frozen=True, kw_only=True):
+class NetworkShape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """Decoder-only network as published, before any parallel split.
+
+    Its hash is kept: what is known of a network is looked up by it many times for each plan.
 
     Attributes:
         name: Hub id or folder name, for messages.

@@ -142,7 +142,8 @@ def run_of(
         draft_method="mtp" if drafts else None,
         draft_acceptance_fraction=unstated.draft_acceptance_fraction if drafts else None,
     )
-    plan = msgspec.structs.replace(plan, **stated)
+    if stated:
+        plan = msgspec.structs.replace(plan, **stated)
     longest = plan.max_model_len or 0
     if "max_model_len" in stated and facts.prompt_tokens + facts.output_tokens > longest:
         word = engine_named(registered(facts.engine)).words.name_of("max_model_len")
@@ -431,7 +432,13 @@ def _lengths(row: Mapping[str, str], facts: RowFacts, equal: bool) -> LengthLaws
         return LengthLaws(_spread(row, "isl", mixed), _spread(row, "osl", mixed))
     usual = 1.0 if equal else RANGE_RATIO
     ratio = _number(row, "range_ratio", default=usual, from_zero=True)
-    return LengthLaws.ranged(facts.prompt_tokens, facts.output_tokens, ratio)
+    return _ranged(facts.prompt_tokens, facts.output_tokens, ratio)
+
+
+@functools.lru_cache(maxsize=1024)
+def _ranged(prompt_tokens: int, output_tokens: int, ratio: float) -> LengthLaws:
+    """Laws of lengths, cached: a table repeats few of them."""
+    return LengthLaws.ranged(prompt_tokens, output_tokens, ratio)
 
 
 def _spread(row: Mapping[str, str], name: str, mixed: bool) -> Law:
@@ -466,7 +473,7 @@ def _number(
         number = float(text)
     except ValueError:
         raise InputError(f"{name} must be a number, got '{text}'") from None
-    if not (math.isfinite(number) and (0 < number <= MOST or (from_zero and number == 0))):
+    if not (0 < number <= MOST or (from_zero and number == 0)):
         least = "from zero" if from_zero else "above zero"
         raise InputError(f"{name} must be a number up to {MOST:,} {least}, got '{text}'")
     return number

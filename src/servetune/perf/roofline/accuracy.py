@@ -131,16 +131,25 @@ def kind_of_run(node: Node, plan: Plan, shape: NetworkShape, ran: Ran | None = N
     """Kind of a plan's runs on a node."""
     stored = effective_quantization(shape.quantization, plan.quantization).name
     sparse = has_experts(shape)
-    facts = step_law_facts((ran and ran.engine) or plan.engine)
-    era = facts.era_of((ran and ran.version) or plan.engine_version or "")
+    how = ran or Ran()
+    engine, release = _release(how.engine or plan.engine, how.version or plan.engine_version or "")
     return Kind(
         device=node.device.name,
         architecture=architecture_of(node.device),
-        engine=facts.name,
-        release="present" if era is None or era.alike else "past" if era.apart else "earlier",
+        engine=engine,
+        release=release,
         network="experts" if sparse else "dense",
         bits=_bits(stored),
     )
+
+
+@functools.lru_cache(maxsize=1024)
+def _release(engine: str, version: str) -> tuple[str, str]:
+    """Engine and release of a `Kind`."""
+    facts = step_law_facts(engine)
+    era = facts.era_of(version)
+    age = "present" if era is None or era.alike else "past" if era.apart else "earlier"
+    return facts.name, age
 
 
 def accuracy_like(node: Node, plan: Plan, shape: NetworkShape, ran: Ran | None = None) -> Accuracy:

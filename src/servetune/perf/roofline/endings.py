@@ -67,10 +67,26 @@ def longest(answers: Array, count: Array) -> Array:
     shares = np.array(ANSWER_SHARES)
     rare = -np.log(1 - np.cumsum(shares) + shares / 2)
     wanted = -np.log(LAST / np.maximum(1.0, count))
-    found = np.array([np.interp(w, rare, row) for w, row in zip(wanted, answers, strict=True)])
+    found = _on_lines(wanted, rare, answers)
     slope = (answers[:, -1] - answers[:, -2]) / (rare[-1] - rare[-2])
     found = found + slope * np.maximum(0.0, wanted - rare[-1])
     return np.asarray(np.maximum(found, answers @ shares))
+
+
+def _on_lines(at: Array, known: Array, values: Array) -> Array:
+    """Values of R lines, one place on each: as `np.interp` of every line has them.
+
+    Args:
+        at: Place on each line, shape (R,).
+        known: Rising places where all lines are known, shape (J,).
+        values: Values there, shape (R, J).
+    """
+    below = np.clip(np.searchsorted(known, at, side="right") - 1, 0, len(known) - 2)
+    rows = np.arange(len(values))
+    low, high = values[rows, below], values[rows, below + 1]
+    slopes = (high - low) / (known[below + 1] - known[below])
+    found = slopes * np.maximum(0.0, at - known[below]) + low
+    return np.where(at < known[-1], found, values[:, -1])
 
 
 def _end_s(runs: Runs, laws: StepLaws, density: Array, stretch: Array, plain_s: Array) -> Array:
@@ -81,12 +97,14 @@ def _end_s(runs: Runs, laws: StepLaws, density: Array, stretch: Array, plain_s: 
         stretch: Decode steps in which they began, L; infinite in a steady state.
         plain_s: A step without prompts when the last one begins.
     """
-    answers = runs.answers
+    answers, steady = runs.answers, bool(np.isinf(stretch).all())
 
     def beyond(steps: Array) -> Array:
         return np.asarray(np.maximum(0.0, answers - steps[:, None]) @ np.array(ANSWER_SHARES))
 
     def left(steps: Array) -> Array:
+        if steady:  # answers of any age: none is left out
+            return density * beyond(steps)
         later = beyond(np.minimum(steps + stretch, answers[:, -1]))
         return density * (beyond(steps) - later)
 

@@ -161,15 +161,17 @@ def interval_of(
     """
     kind = kind_of_run(node, plan, shape, ran)
     reach = _reach(kind, node, plan, shape, calibration, ran)
-    load = stream_load(node, plan, output_tokens_per_s, ran)
+    # Share of the step's time, by `step.slowdown`.
+    full = stream_load(node, plan, output_tokens_per_s, ran) ** STREAM_SHARPNESS
+    streamed: dict[str, float] = {
+        end: (1 - full + full * doubt**STREAM_SHARPNESS) ** (1 / STREAM_SHARPNESS)
+        for end, doubt in (("low", 1 / STREAM_DOUBT), ("high", STREAM_DOUBT))
+    }
 
     def factor(time: str, end: str) -> float:
-        doubt = STREAM_DOUBT if end == "high" else 1 / STREAM_DOUBT
-        full = load**STREAM_SHARPNESS  # share of the step's time, by `step.slowdown`
-        streamed: float = (1 - full + full * doubt**STREAM_SHARPNESS) ** (1 / STREAM_SHARPNESS)
         drafted = math.exp(_TOWARDS[end] * reach.draft_doubt) if time == "tpot" else 1.0
         share = 0.95 if end == "high" else 0.05
-        return _joined(reach.factor(time, end, share), drafted) * streamed
+        return _joined(reach.factor(time, end, share), drafted) * streamed[end]
 
     return Interval(
         low_factor=factor("tpot", "low"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable, Sequence
 from operator import attrgetter
+from typing import Any
 
 import msgspec
 
@@ -32,7 +34,7 @@ from servetune.workload.workload import Workload
 #: Requests of an open loop where nobody says how many.
 REQUESTS_OF_A_RATE = 1000
 #: Fields of a plan that decide what one device computes; all others decide how many steps.
-_READ_BY_OPERATIONS = attrgetter(
+_READ_BY_OPERATIONS = (
     "engine",
     "tensor_parallel",
     "data_parallel",
@@ -42,6 +44,7 @@ _READ_BY_OPERATIONS = attrgetter(
     "quantization",
     "kv_cache_dtype",
 )
+_read_by_operations = attrgetter(*_READ_BY_OPERATIONS)
 
 
 class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,8 +129,8 @@ def predict_runs(
         loops, misfits = run_formulas([runs[i] for i in mine])
         points = loops.points(columns_of([_relearned(coefficients[i], given[i]) for i in mine]))
         for number, point, misfit in zip(mine, points, misfits, strict=True):
-            calibration, rate = given[number], _offered_tokens_per_s(runs[number])
-            corrected = calibration.on(point, rate) if calibration else point
+            known, run = given[number], runs[number]
+            corrected = known.on(point, _offered_tokens_per_s(run)) if known else point
             found[number] = PredictedRun(point=corrected, misfit=misfit)
     return [found[number] for number in range(len(runs))]
 
@@ -215,7 +218,6 @@ def requests_in_flight(
 
 def run_formulas(runs: Sequence[PlannedRun]) -> tuple[RunFormulas, list[str | None]]:
     """All runs in one array form, and the reason of each plan that does not fit."""
-    work: dict[tuple[object, ...], Operations] = {}
     priced, plans, moments, kv_tokens, misfits = [], [], [], [], []
     for run in runs:
         plan = resolved(run.plan, run.shape, run.node.device)
@@ -224,13 +226,11 @@ def run_formulas(runs: Sequence[PlannedRun]) -> tuple[RunFormulas, list[str | No
                 "there is no formula for servers that only compute prompts",
                 hint="simulate them with servetune simulate",
             )
-        key = (id(run.shape), *_READ_BY_OPERATIONS(plan))
-        if key not in work:
-            work[key] = operations(plan, run.shape)
+        work = _work(run.shape, _read_by_operations(plan))
         means = moments_of(run.lengths)
         plan, tokens, misfit = _served(plan, run, means.context_tokens)
         moments.append(means)
-        priced.append((work[key], run.node, plan))
+        priced.append((work, run.node, plan))
         plans.append(plan)
         kv_tokens.append(tokens)
         misfits.append(misfit)
@@ -252,6 +252,18 @@ def run_formulas(runs: Sequence[PlannedRun]) -> tuple[RunFormulas, list[str | No
         ],
     )
     return side_by_side, misfits
+
+
+@functools.lru_cache(maxsize=1024)
+def _work(shape: NetworkShape, read: tuple[Any, ...]) -> Operations:
+    """Operations of one device, cached: the rows of a table repeat few splits of a network.
+
+    Args:
+        shape: The network.
+        read: Values of `_READ_BY_OPERATIONS` of a resolved plan.
+    """
+    split = dict(zip(_READ_BY_OPERATIONS, read, strict=True))
+    return operations(Plan(model=shape.name, **split), shape)
 
 
 def _missed_steps(run: PlannedRun, plan: Plan) -> int:

@@ -139,23 +139,22 @@ class Runs:
         self.budget = np.array([plan.max_num_batched_tokens for plan in plans], float)
         most = np.array([plan.max_num_seqs for plan in plans], float)
         self.kv_tokens = np.asarray(kv_tokens, float) / stages
+        caches = list(zip(moments, kv_tokens, strict=True))
         self.places, self.whole_places = (
             np.maximum(1.0, np.minimum(most, cached) / stages)
-            for cached in np.transpose(
-                [
-                    [m.places(kv, whole_answers=whole) for whole in (False, True)]
-                    for m, kv in zip(moments, kv_tokens, strict=True)
-                ]
+            for cached in (
+                [m.places(kv, whole_answers=whole) for m, kv in caches] for whole in (False, True)
             )
         )
-        self.inputs, self.pairs, own_pairs = np.transpose(
-            [m.computed(kv) for m, kv in zip(moments, kv_tokens, strict=True)]
-        )
+        computed = [m.computed(kv) for m, kv in caches]
+        self.inputs, self.pairs, own_pairs = map(np.array, zip(*computed, strict=True))
         self.varied_inputs = (2 * own_pairs / self.inputs - 1) / self.inputs - 1
         self._prompt_tokens = np.array([m.input_tokens for m in moments])
         self.outputs = np.array([m.output_tokens for m in moments])
         self.context = np.array([m.context_tokens for m in moments])
-        self.gained = np.array([tokens_per_step(plan) for plan in plans])
+        self.gained = np.array(
+            [tokens_per_step(plan) if plan.draft_tokens else 1.0 for plan in plans]
+        )
         self.spread = np.array([m.output_spread_tokens for m in moments]) / self.gained
         self.each = np.array([1 + (plan.draft_tokens or 0) for plan in plans], float)
         self.clump_share = clump_share(self.spread * self.gained / self.outputs)

@@ -165,8 +165,10 @@ class LengthMoments(msgspec.Struct, frozen=True, kw_only=True):
 
         B of them have N (1 - (1 - 1/N)^B) of N beginnings, on average.
         """
+        if not self.shared_tokens:
+            return kv_tokens / tokens_each
         own = tokens_each - self.shared_tokens
-        if not self.shared_tokens or kv_tokens <= self.shared_tokens + own:
+        if kv_tokens <= self.shared_tokens + own:
             return kv_tokens / tokens_each
         absent = 1 - 1 / self.prefixes
         low, high = 1.0, kv_tokens / own
@@ -198,8 +200,10 @@ class LengthMoments(msgspec.Struct, frozen=True, kw_only=True):
         Che's approximation all that fit, so it has a beginning that one of these had (Che, Tung and
         Wang, Hierarchical web caching systems, IEEE JSAC 20, 2002). First uses are left out.
         """
+        if not self.shared_tokens:
+            return 0.0
         remembered = self.sequences_in(kv_tokens, self.input_tokens + self.output_tokens)
-        if not self.shared_tokens or remembered < 1:
+        if remembered < 1:
             return 0.0
         return float(1 - (1 - 1 / self.prefixes) ** remembered)
 
@@ -267,10 +271,12 @@ def _length_moments(
 
 
 def _by_share(ordered: np.ndarray) -> tuple[float, ...]:
+    """Mean of each of `ANSWER_SHARES` of whole numbers in rising order; none if all are equal."""
     if ordered[0] == ordered[-1]:
         return ()
     ends = np.rint(np.cumsum(ANSWER_SHARES) * len(ordered)).astype(int)
-    return tuple(float(part.mean()) for part in np.split(ordered, ends[:-1]))
+    starts = np.append(0, ends[:-1])
+    return tuple((np.add.reduceat(ordered, starts) / (ends - starts)).tolist())
 
 
 def moments_of(lengths: Lengths | LengthMoments) -> LengthMoments:
