@@ -58,8 +58,8 @@ somebody who knows as little of a server. Median / mean error in %, and the shar
 interval that is stated as 90%.
 
 `Looked at` are the {seen} whose predictions were looked at where a cause was sought: of those
-collected first, some; of those collected on 2026-11-28 and later on 2026-11-29 (`2026-11-29b`
-to `f`), all that are sound; of those before on 2026-11-29, bursts and a few others; and all on H20,
+collected first, some; of those collected on 2026-11-28, later on 2026-11-29 (`2026-11-29b`
+to `f`) and on 2026-11-30, all that are sound; of those before on 2026-11-29, bursts and a few others; and all on H20,
 RTX and in four bits, of few users of vLLM from 0.17 on, of vLLM 0.8 and 0.9, of SGLang with one
 user, with 16 or on H100, of eight users at most on AMD, under SGLang and vLLM of networks of GLM,
 DeepSeek, Kimi, MiniMax, Ling, Step, ERNIE and Nemotron 3, bursts of over a hundred under vLLM, and
@@ -83,6 +83,7 @@ _BLIND = """| collected | law | rows | time per token | held | rows | first toke
 | 2026-11-29d, networks unknown until then | ba00a9f9 | 47 | 9 / 13 | 94% | 37 | 26 / 33 | 92% | 0 | | 45 | 6 / 12 |
 | 2026-11-29e | db3793df | 62 | 16 / 24 | 79% | 42 | 40 / 59 | 74% | 31 | 14 / 20 | 88 | 17 / 37 |
 | 2026-11-29f | 0c631532 | 61 | 21 / 29 | 82% | 47 | 30 / 71 | 74% | 30 | 17 / 23 | 60 | 13 / 17 |
+| 2026-11-30 | f944d8ba | 89 | 22 / 29 | 84% | 99 | 36 / 282 | 83% | 61 | 17 / 24 | 94 | 13 / 22 |
 """  # noqa: E501
 
 
