@@ -95,12 +95,12 @@ class Reductions(NamedTuple):
     """All-reduce tables of one kind of link.
 
     Attributes:
-        link: Bytes per second and direction.
+        link_bytes_per_s: Rate per direction.
         tables: Engine and release by system.
         changes: Group to the sizes in bytes from which another kernel is called.
     """
 
-    link: float
+    link_bytes_per_s: float
     tables: tuple[tuple[str, str], ...]
     changes: dict[int, tuple[int, ...]]
 
@@ -236,7 +236,7 @@ def print_all_reduce(archive: zipfile.ZipFile, name: str, reductions: Reductions
         for least, beyond in itertools.pairwise(bounds):
             part = (size >= least) & (size < beyond)
             latency, rate, error = line_in_logs(size[part], seconds[part])
-            share = rate * 2 * (group - 1) / group / reductions.link
+            share = rate * 2 * (group - 1) / group / reductions.link_bytes_per_s
             start = 0 if least == bounds[0] else least
             print(
                 f"{name}, {group}: from {start} bytes latency {latency * 1e6:5.1f} us,"

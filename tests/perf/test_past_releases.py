@@ -89,6 +89,19 @@ def test_kernels_of_tensorrt_llm_0_8_read_keys_of_groups_of_eight_once() -> None
     assert (off, off_now) == pytest.approx((0.15, 0.27), abs=0.01)
 
 
+def test_releases_before_steps_were_composed_ahead_wait_for_each_sequence() -> None:
+    """15 us a sequence from 0.8 to 0.13, and 20 us more a layer of experts in mxfp4."""
+    hopper = device("H100")
+    for version in ("0.8.5", "0.10.2", "0.11.0", "0.13.0"):
+        own = coefficients_for(hopper, "vllm", version)
+        assert own.host.sequence_s == 1.5e-5
+        assert own.experts.layer_mxfp4_s == pytest.approx(5.6e-5)
+    since, before = (coefficients_for(hopper, "vllm", version) for version in ("0.14.0", "0.7.3"))
+    assert since.host.sequence_s == 5e-6
+    assert since.experts.layer_mxfp4_s == pytest.approx(3.6e-5)
+    assert before.host.sequence_s == 1.5e-4
+
+
 @pytest.mark.parametrize(
     ("version", "sent"), [("0.5.3", True), ("0.6.3", False), ("0.20", False)], ids=str
 )

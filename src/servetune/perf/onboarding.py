@@ -125,7 +125,8 @@ def _link_of(rates: MeasuredRates) -> str | None:
         for group, rate in rates.reduce_gb_per_s.items():
             sent = _MESSAGE_BYTES * 2 * (group - 1) / group
             law = all_reduce_law(link(name), group)
-            off += abs(math.log(sent / law.seconds(_MESSAGE_BYTES) / 1e9 / rate))
+            # Larger groups say more of a machine's switches than of its slots.
+            off += abs(math.log(sent / law.seconds(_MESSAGE_BYTES) / 1e9 / rate)) * 2 / group
         return off
 
     return min(_LINKS, key=misses)

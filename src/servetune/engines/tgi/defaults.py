@@ -33,7 +33,7 @@ def _release_1(plan: Plan, shape: NetworkShape, _device: Device) -> FieldValues:
     }
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _captures(version: str) -> bool:
     """Whether a release runs steps as captured graphs, by its era in `behaviour.toml`."""
     era = behaviour_of("tgi").step_law.era_of(version)

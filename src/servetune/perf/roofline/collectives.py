@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -99,10 +99,15 @@ def all_reduce_law(link: Link, group: int) -> Collective:
     if network is not None:
         rate = min(network * _NETWORK_SHARE, link.bytes_per_s * _FABRIC_SHARE)
         return _line(_NETWORK_LATENCY_S, rate / ring)
-    rate = link.rate_among(group)
-    parts = _parts_at(_rows_of(link, rate), group)
+    link_bytes_per_s = link.rate_among(group)
+    rows = _rows_at(_rows_of(link, link_bytes_per_s), group)
     return Collective(
-        tuple(part._replace(bytes_per_s=rate * part.bytes_per_s / ring) for part in parts)
+        _rising(
+            [
+                Part(row.from_bytes, row.latency_s, row.rate_fraction * link_bytes_per_s / ring)
+                for row in rows
+            ]
+        )
     )
 
 
@@ -117,8 +122,16 @@ def exchange_law(link: Link, group: int) -> Collective:
     return _line(_NETWORK_LATENCY_S, link.rate_among(group) * _ADAPTER_SHARE / ring)
 
 
-#: Group of devices -> parts, rates as shares of the link's.
-_Rows = Mapping[int, tuple[Part, ...]]
+class _Row(NamedTuple):
+    """A part of the law before the rate of a link is known."""
+
+    from_bytes: float
+    latency_s: float
+    rate_fraction: float
+
+
+#: Group of devices to its parts.
+_Rows = Mapping[int, tuple[_Row, ...]]
 
 
 @functools.cache
@@ -129,7 +142,7 @@ def _sections() -> Mapping[str, _Rows]:
         links = section.get("links", ())
         rows = {
             int(group): tuple(
-                Part(size, 1e-6 * latency_us, share) for size, latency_us, share in row
+                _Row(size, 1e-6 * latency_us, share) for size, latency_us, share in row
             )
             for group, row in section.items()
             if group != "links"
@@ -138,35 +151,54 @@ def _sections() -> Mapping[str, _Rows]:
     return found
 
 
-def _rows_of(link: Link, rate: float) -> _Rows:
+def _rows_of(link: Link, link_bytes_per_s: float) -> _Rows:
     """Rows of a link that joins devices at this rate."""
-    if rate >= FABRIC_BYTES_PER_S:
+    if link_bytes_per_s >= FABRIC_BYTES_PER_S:
         return _sections().get(link.name, _sections()["fabric"])
     slot = "peer" if link.peer_to_peer else "staged"
-    return _sections().get(link.name if rate == link.bytes_per_s else slot, _sections()[slot])
+    whole = link_bytes_per_s == link.bytes_per_s  # not what joins cards beyond a bridge
+    return _sections().get(link.name if whole else slot, _sections()[slot])
 
 
-def _parts_at(rows: _Rows, group: int) -> tuple[Part, ...]:
-    """Parts of a group that may lie between the measured ones, with their shares as rates."""
+def _rows_at(rows: _Rows, group: int) -> tuple[_Row, ...]:
+    """Rows of a group of any size."""
     if group in rows:
         return rows[group]
-    *_, most = sorted(rows)
-    high = min((size for size in rows if size >= group), default=most)
-    low = max(size for size in rows if size < high)
+    sizes = sorted(rows)
+    high = next((size for size in sizes if size > group), sizes[-1])
+    low = sizes[sizes.index(high) - 1]
     weight = math.log(group / high) / math.log(high / low)  # negative between the two
+    if group > high:
+        growth = (rows[high][0].latency_s / rows[low][0].latency_s) ** weight
+        return tuple(row._replace(latency_s=row.latency_s * growth) for row in rows[high])
     found = []
-    for part in rows[high]:
-        below = _holding(rows[low], part.from_bytes)
-        longer = (part.latency_s / below.latency_s) ** weight
-        faster = (part.bytes_per_s / below.bytes_per_s) ** min(weight, 0.0)
-        found.append(Part(part.from_bytes, part.latency_s * longer, part.bytes_per_s * faster))
+    for row in rows[high]:
+        below = _holding(rows[low], row.from_bytes)
+        latency_s = row.latency_s * (row.latency_s / below.latency_s) ** weight
+        fraction = row.rate_fraction * (row.rate_fraction / below.rate_fraction) ** weight
+        found.append(_Row(row.from_bytes, latency_s, fraction))
     return tuple(found)
 
 
-def _holding(parts: tuple[Part, ...], message_bytes: float) -> Part:
-    """Part that holds for a message of this size."""
-    found = parts[0]
+def _rising(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """These parts, each from where it takes longer than the one before at the latest.
+
+    A part that would take less at its own beginning begins where the two lines cross: rows are of
+    several machines and rates, and a longer message takes no less.
+    """
+    found = [parts[0]]
     for part in parts[1:]:
-        if message_bytes >= part.from_bytes:
-            found = part
-    return found
+        before = found[-1]
+        slower = 1 / before.bytes_per_s - 1 / part.bytes_per_s
+        crossing = (part.latency_s - before.latency_s) / slower if slower > 0 else math.inf
+        begins = max(before.from_bytes, min(part.from_bytes, crossing))
+        found.append(part._replace(from_bytes=begins))
+    return tuple(found)
+
+
+_Held = TypeVar("_Held", Part, _Row)
+
+
+def _holding(parts: Sequence[_Held], message_bytes: float) -> _Held:
+    """Part that holds for a message of this size."""
+    return [part for part in parts if part.from_bytes <= message_bytes][-1]

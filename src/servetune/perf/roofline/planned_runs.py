@@ -226,7 +226,7 @@ def run_formulas(runs: Sequence[PlannedRun]) -> tuple[RunFormulas, list[str | No
                 "there is no formula for servers that only compute prompts",
                 hint="simulate them with servetune simulate",
             )
-        work = _work(run.shape, _read_by_operations(plan))
+        work = _operations_of(run.shape, _read_by_operations(plan))
         means = moments_of(run.lengths)
         plan, tokens, misfit = _served(plan, run, means.context_tokens)
         moments.append(means)
@@ -255,15 +255,15 @@ def run_formulas(runs: Sequence[PlannedRun]) -> tuple[RunFormulas, list[str | No
 
 
 @functools.lru_cache(maxsize=1024)
-def _work(shape: NetworkShape, read: tuple[Any, ...]) -> Operations:
+def _operations_of(shape: NetworkShape, split: tuple[Any, ...]) -> Operations:
     """Operations of one device, cached: the rows of a table repeat few splits of a network.
 
     Args:
         shape: The network.
-        read: Values of `_READ_BY_OPERATIONS` of a resolved plan.
+        split: Values of `_READ_BY_OPERATIONS` of a resolved plan.
     """
-    split = dict(zip(_READ_BY_OPERATIONS, read, strict=True))
-    return operations(Plan(model=shape.name, **split), shape)
+    fields = dict(zip(_READ_BY_OPERATIONS, split, strict=True))
+    return operations(Plan(model=shape.name, **fields), shape)
 
 
 def _missed_steps(run: PlannedRun, plan: Plan) -> int:

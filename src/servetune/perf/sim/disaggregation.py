@@ -58,8 +58,8 @@ def cache_transfer_of(
         PlanError: The machine's network is not known.
     """
     parts = plan.tensor_parallel * plan.pipeline_parallel
-    law = all_reduce_law(node.link, 2)
-    bytes_per_s = law.bytes_per_s
+    longest = all_reduce_law(node.link, 2).parts[-1]
+    bytes_per_s = longest.bytes_per_s
     if node.link.bytes_per_s >= FABRIC_BYTES_PER_S:
         bytes_per_s *= parts
     if network:
@@ -71,7 +71,7 @@ def cache_transfer_of(
             )
         bytes_per_s = node.network_bytes_per_s
     return CacheTransfer(
-        latency_s=law.latency_s,
+        latency_s=longest.latency_s,
         bytes_per_s=bytes_per_s,
         bytes_per_token=parts * divided.kv_bytes_per_token,
         bytes_per_sequence=parts * divided.state_bytes_per_sequence,
