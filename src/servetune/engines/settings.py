@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
@@ -81,6 +82,26 @@ class SettingTable(msgspec.Struct, frozen=True, kw_only=True):
         if not stated:
             return self
         return msgspec.structs.replace(self, settings={**self.settings, **stated})
+
+    def affirmed(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """These settings with `no_x` of a switch that has such a form said as `x`, turned round.
+
+        Raises:
+            PlanError: A switch and its negative are both there and disagree.
+        """
+        found: dict[str, Any] = {}
+        for name, value in settings.items():
+            plain, meant = name, value
+            positive = with_underscores(name).removeprefix("no_")
+            spec = self.named(positive)
+            if spec and spec.negatable and isinstance(value, bool) and not self.named(name):
+                plain, meant = spec.name, not value
+            if found.setdefault(plain, meant) != meant:
+                raise PlanError(
+                    f"{plain} is both {str(found[plain]).lower()} and {str(meant).lower()}",
+                    hint="leave one out",
+                )
+        return found
 
     def types(self) -> dict[str, type]:
         """Types of the settings, aliases included; JSON counts as text."""

@@ -28,7 +28,8 @@ def plan_from_settings(engine: str, model: str, settings: Mapping[str, Setting])
         UnknownName: There is no such engine.
         PlanError: A value cannot be that field's.
     """
-    return engine_named(engine).words.plan(engine, model, settings)
+    named = engine_named(engine)
+    return named.words.plan(engine, model, named.settings().affirmed(settings))
 
 
 def plan_of_any_engine(settings: Mapping[str, Setting]) -> Plan:
@@ -59,7 +60,8 @@ def settings_of(plan: Plan, engine: str | None = None) -> Settings:
 
 def fields_of(engine: str, settings: Mapping[str, object]) -> Settings:
     """Fields of a Plan that an engine's settings say; what cannot be one is left out."""
-    return engine_named(engine).words.plan_fields(settings)
+    named = engine_named(engine)
+    return named.words.plan_fields(named.settings().affirmed(settings))
 
 
 def require_own_words(
