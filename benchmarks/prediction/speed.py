@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf import Anchor, calibrated, run_features
@@ -25,6 +27,8 @@ from servetune.prediction.tables import read_table
 from servetune.workload import LengthLaws, Workload
 
 CASES = (("Qwen/Qwen3-4B", "L4", 4), ("meta-llama/Llama-3.1-70B-Instruct", "H100", 8))
+#: Copies of a table's rows that make a bulk of them.
+_TIMES = 5
 EQUAL = Workload.of(LengthLaws.fixed(1024, 512), request_count=1000)
 SPREAD = Workload.of(LengthLaws.ranged(1024, 512, 0.5), request_count=1000)
 
@@ -99,6 +103,14 @@ def rows_of(path: Path) -> None:
         shape_of(row["model"].strip())
     runs = timed(f"rows of {path.name}: read", lambda: [run_of(row, shape_of) for row in rows])
     predicted = timed("the same: priced", lambda: predict_runs(runs))
+    many = [
+        msgspec.structs.replace(run, request_count=run.request_count + more)
+        for more in range(_TIMES)
+        for run in runs
+    ]
+    timed(
+        f"{_TIMES} times as many, of other numbers of requests: priced", lambda: predict_runs(many)
+    )
     timed(
         "the same: columns with intervals",
         lambda: [prediction_columns(*each) for each in zip(runs, predicted, strict=True)],

@@ -95,14 +95,24 @@ class RunFormulas(Runs):
         found = self._times_s(laws)
         rate = over_the_run(self, laws, found) * self.busy_copies * self.outputs
         queued = self.users > self.most_running(c)
+        columns = (
+            found.ttft_s * MS_PER_S,
+            found.tpot_s * MS_PER_S,
+            found.e2e_s * MS_PER_S,
+            rate,
+            found.running * self.busy_copies,
+            queued,
+        )
         return [
             RunPoint(
-                ttft_ms=float(found.ttft_s[i] * MS_PER_S),
-                tpot_ms=float(found.tpot_s[i] * MS_PER_S),
-                e2e_ms=float(found.e2e_s[i] * MS_PER_S),
-                output_tokens_per_s=float(rate[i]),
-                running=float(found.running[i] * self.busy_copies[i]),
-                queued=bool(queued[i]),
+                ttft_ms=ttft_ms,
+                tpot_ms=tpot_ms,
+                e2e_ms=e2e_ms,
+                output_tokens_per_s=tokens_per_s,
+                running=running,
+                queued=waits,
             )
-            for i in range(len(self.copies))
+            for ttft_ms, tpot_ms, e2e_ms, tokens_per_s, running, waits in zip(
+                *(column.tolist() for column in columns), strict=True
+            )
         ]

@@ -209,6 +209,8 @@ class LengthMoments(msgspec.Struct, frozen=True, kw_only=True):
 
     def computed(self, kv_tokens: float) -> ComputedTokens:
         """Tokens of a prompt that such a cache lacks."""
+        if not self.shared_tokens:
+            return ComputedTokens(self.input_tokens, self.prompt_pairs, self.prompt_pairs)
         found = self.found_fraction(kv_tokens)
         both = self.shared_products - self.shared_pairs + self.shared_tokens
         return ComputedTokens(

@@ -18,6 +18,7 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,6 +107,8 @@ _LOGISTIC = 1.702
 def _share_within(room: Array, spread: Array | float) -> Array:
     """Share of steps at most `room` tokens larger than the mean one, of a normal law's `spread`."""
     exact = room >= -NEAR_TOKENS
+    if isinstance(spread, float) and spread == 0.0:
+        return exact.astype(float)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         share = 1 / (1 + np.exp(-_LOGISTIC * room / spread))
     return np.where(np.asarray(spread) > 0, share, exact)
@@ -151,7 +154,15 @@ class StepLaws:
             + (attention["count"] * attention["indexing"]).sum(axis=1) * c["attention.index_s"]
             + (stack.experts["count"] * _expert_kernel_s(stack.experts, c)).sum(axis=1)
         )
-        self._expert_layers = stack.experts["count"].sum(axis=1)
+        # What a step with prompts waits for beside its products, and a launch of all layers.
+        experts_s = c["launch.experts_s"] * stack.experts["count"].sum(axis=1)
+        self._apart_s = experts_s + c["launch.mixer_s"] * flat["other_mixers"]
+        self._layers_s = c["launch.layer_s"] * flat["layers"]
+        self._captures = c["launch.captured_tokens"], c["launch.captured_sequences"]
+        self._step_s = c["host.step_s"] + c["host.rank_s"] * flat["doublings"]
+        self._verified_s = c["host.draft_sequence_s"] * (flat["tokens_each"] > 1)
+        self._stream_s = c["host.stream_token_s"] * flat["process_share"]
+        self._collectives = _collectives(stack, c)
         self._sampled_bytes_per_row = flat["vocab"] * c["small_kernels.sampling_bytes_per_logit"]
 
     def with_batches(self, batches: Array) -> StepLaws:
@@ -192,19 +203,14 @@ class StepLaws:
             one_pass &= (decode_context_tokens <= decode_sequences * ONE_PASS_TOKENS)[:, None]
             key_s = np.where(one_pass, one_pass_key_s, key_s)
         device_s += (self._pair_s * pairs).sum(axis=1) + (key_s * keys).sum(axis=1)
-        most = np.where(
-            prefill_tokens > 0, c["launch.captured_tokens"], c["launch.captured_sequences"]
-        )
+        prompts = prefill_tokens > 0
+        most = np.where(prompts, *self._captures)
         captured = _share_within(most - prefill_tokens - decode_sequences, spread_tokens)
         captured = captured * (most > 0)  # where nothing is captured, no smaller step is, either
-        experts_s = c["launch.experts_s"] * self._expert_layers
-        parts_s = experts_s + c["launch.mixer_s"] * flat["other_mixers"]
-        added_s = np.where(prefill_tokens <= 0, 0.0, parts_s)  # not hidden behind the products
-        floor_s = c["launch.layer_s"] * flat["layers"] + parts_s - added_s
-        host_s = c["host.step_s"] + c["host.rank_s"] * flat["doublings"]
-        host_s = host_s + c["host.sequence_s"] * sequences
-        host_s = host_s + c["host.prompt_s"] * prefill_sequences
-        host_s += c["host.draft_sequence_s"] * decode_sequences * (flat["tokens_each"] > 1)
+        added_s = np.where(prompts, self._apart_s, 0.0)  # not hidden behind the products
+        floor_s = self._layers_s + self._apart_s - added_s
+        host_s = self._step_s + c["host.sequence_s"] * sequences
+        host_s += c["host.prompt_s"] * prefill_sequences + self._verified_s * decode_sequences
         device_s = c["device_factor"] * device_s
         launched_s = np.maximum(device_s, floor_s) + added_s
         device_s = captured * device_s + (1 - captured) * launched_s
@@ -220,7 +226,7 @@ class StepLaws:
             slowest_s += c["host.other_sequence_s"] * sequences * (in_flight - 1)
             step_s = np.maximum(step_s, in_flight * slowest_s)
         streamed = prefill_sequences + flat["gained"] * decode_sequences
-        load = c["host.stream_token_s"] * flat["process_share"] * streamed / step_s
+        load = self._stream_s * streamed / step_s
         return np.asarray(step_s * slowdown(load))
 
     def _logits_s(self, rows: Array) -> Array:
@@ -263,36 +269,64 @@ class StepLaws:
         return np.asarray(seconds + self._fixed_s + self._agreement_s(tokens, rows))
 
     def _agreement_s(self, tokens: Array, rows: Array) -> Array:
-        flat = self._stack.flat
-        hidden_bytes = flat["reduce_bytes_per_token"] * tokens
-        parts = (
-            ("send", flat["hand_overs"], hidden_bytes),
-            ("reduce", flat["reduce_count"], hidden_bytes),
-            ("reduce", flat["norm_reduce_count"], NORM_BYTES * tokens),
-            ("reduce", flat["gathers"], GATHER_SHARE * flat["logit_bytes_per_row"] * rows),
-            (
-                "exchange",
-                flat["exchange_count"],
-                flat["exchange_bytes_per_token"] * tokens / 2,
-            ),
-        )
         seconds = np.zeros_like(tokens)
-        for name, count, sent_bytes in parts:
-            if count.any():
-                seconds += count * self._collective_s(name, sent_bytes)
+        for collective in self._collectives:
+            seconds += collective.seconds(rows if collective.of_rows else tokens)
         return np.asarray(self.c["link_factor"] * seconds)
 
-    def _collective_s(self, name: str, sent_bytes: Array) -> Array:
-        """One collective of messages of so many bytes."""
-        flat = self._stack.flat
-        latency_s, s_per_byte = flat[f"{name}_latency_s_0"], flat[f"{name}_s_per_byte_0"]
-        for part in range(1, PARTS):
-            longer = sent_bytes >= flat[f"{name}_from_bytes_{part}"]
-            if longer.any():
-                latency_s = np.where(longer, flat[f"{name}_latency_s_{part}"], latency_s)
-                s_per_byte = np.where(longer, flat[f"{name}_s_per_byte_{part}"], s_per_byte)
-        latency_s = np.maximum(latency_s, self.c["collective_latency_s"])
-        return np.asarray(latency_s + s_per_byte * sent_bytes)
+
+class _Collectives(NamedTuple):
+    """All collectives of one kind in a step of each plan; arrays have shape (R,).
+
+    Attributes:
+        calls: Collectives of a step.
+        bytes_each: Bytes of the message for each token or, `of_rows`, for each row of logits.
+        lines: From which bytes on, latency, and seconds per byte of each part of the law.
+    """
+
+    calls: Array
+    bytes_each: Array
+    lines: tuple[tuple[Array, Array, Array], ...]
+    of_rows: bool = False
+
+    def seconds(self, tokens: Array) -> Array:
+        sent_bytes = self.bytes_each * tokens
+        (_, latency_s, s_per_byte), *larger = self.lines
+        for from_bytes, more_s, more_s_per_byte in larger:
+            longer = sent_bytes >= from_bytes
+            latency_s = np.where(longer, more_s, latency_s)
+            s_per_byte = np.where(longer, more_s_per_byte, s_per_byte)
+        return np.asarray(self.calls * (latency_s + s_per_byte * sent_bytes))
+
+
+def _collectives(stack: PlanBatch, c: Mapping[str, Array]) -> list[_Collectives]:
+    """Kinds of collectives that any of the plans has."""
+    flat = stack.flat
+    hidden = flat["reduce_bytes_per_token"]
+    norms = np.full_like(hidden, NORM_BYTES)
+    logits = GATHER_SHARE * flat["logit_bytes_per_row"]
+    experts = flat["exchange_bytes_per_token"] / 2
+    found = [
+        _Collectives(flat["hand_overs"], hidden, _part_lines(flat, "send", c)),
+        _Collectives(flat["reduce_count"], hidden, _part_lines(flat, "reduce", c)),
+        _Collectives(flat["norm_reduce_count"], norms, _part_lines(flat, "reduce", c)),
+        _Collectives(flat["gathers"], logits, _part_lines(flat, "reduce", c), of_rows=True),
+        _Collectives(flat["exchange_count"], experts, _part_lines(flat, "exchange", c)),
+    ]
+    return [each for each in found if each.calls.any()]
+
+
+def _part_lines(
+    flat: Mapping[str, Array], name: str, c: Mapping[str, Array]
+) -> tuple[tuple[Array, Array, Array], ...]:
+    """Parts of a collective's law that hold for any message of any plan."""
+    least_s = c["collective_latency_s"]
+    parts = (tuple(flat[f"{name}_{value}_{part}"] for value in _LINE) for part in range(PARTS))
+    return tuple(
+        (from_bytes, np.maximum(latency_s, least_s), s_per_byte)
+        for from_bytes, latency_s, s_per_byte in parts
+        if np.isfinite(from_bytes).any()
+    )
 
 
 def _matrix_lines(
@@ -439,13 +473,13 @@ _ATTENTION = {
 }
 
 
+#: Values of a part of a collective's law: from which message it holds, and its line.
+_LINE = ("from_bytes", "latency_s", "s_per_byte")
+
+
 def _collective_columns(name: str) -> list[str]:
-    """Columns of a collective: from which message a part holds, and its line."""
-    return [
-        f"{name}_{value}_{part}"
-        for part in range(PARTS)
-        for value in ("from_bytes", "latency_s", "s_per_byte")
-    ]
+    """Columns of a collective."""
+    return [f"{name}_{value}_{part}" for part in range(PARTS) for value in _LINE]
 
 
 _FLAT = (
