@@ -126,3 +126,42 @@ def test_another_engines_word_is_refused_with_the_right_one(engine, settings, hi
     [planned] = st.tune(MODEL, **asked, allow_unknown=True).planned
     option = f"--{settings.partition('=')[0].replace('_', '-')}"
     assert any(word.startswith(option) for word in shlex.split(planned.command))
+
+
+def test_releases_of_an_engine_are_compared(tmp_path):
+    """Steps of vLLM before 0.14 are not composed ahead."""
+    found = st.tune(
+        MODEL,
+        engine="simulated",
+        **ON,
+        server_args="engine_version=[0.10,0.32]",
+        client_args="num_prompts=12;max_concurrency=4;random_input_len=64;random_output_len=16",
+        output_json=str(tmp_path / "releases.json"),
+    )
+    earlier, later = found.trials
+    assert (earlier.plan.engine_version, later.plan.engine_version) == ("0.10", "0.32")
+    assert earlier.key != later.key
+    assert "engine_version" not in earlier.cmd
+    rates = [trial.results["output_throughput"] for trial in (earlier, later)]
+    assert rates[0] < 0.99 * rates[1]
+
+
+@pytest.mark.parametrize(
+    ("engine", "release", "error", "said"),
+    [
+        ("simulated", "main", InputError, "main is no release of vLLM"),
+        ("vllm", "0.11.0", PlanError, "engine_version is a setting of simulated engines"),
+    ],
+)
+def test_a_release_that_cannot_be_is_refused_before_anything_runs(
+    tmp_path, engine, release, error, said
+):
+    with pytest.raises(error, match=said):
+        st.tune(
+            MODEL,
+            engine=engine,
+            **ON,
+            server_args=f"engine_version={release}",
+            client_args=LOAD,
+            output_json=str(tmp_path / "q.json"),
+        )

@@ -11,6 +11,8 @@ from servetune.plan import Plan
 
 IMAGES = {
     ("vllm", "0.26.0"): "vllm/vllm-openai:v0.26.0",
+    ("vllm", "0.32"): "vllm/vllm-openai:v0.32.0",
+    ("vllm", "v0.11.2"): "vllm/vllm-openai:v0.11.2",
     ("sglang", "0.5.16"): "lmsysorg/sglang:v0.5.16",
     ("tgi", "3.3.5"): "ghcr.io/huggingface/text-generation-inference:3.3.5",
     ("tensorrt-llm", "1.2.1"): "nvcr.io/nvidia/tensorrt-llm/release:1.2.1",

@@ -43,7 +43,7 @@ from servetune.trials import (
 )
 from servetune.trials.automatic_space import automatic_space
 from servetune.trials.sweep import problem_of
-from servetune.trials.trial import MODEL
+from servetune.trials.trial import MODEL, RELEASE
 from servetune.workload import CLIENT_ARGS, client_arg_of, load_options, same_client_args
 from servetune.workload.headers import header_of
 
@@ -182,7 +182,7 @@ def _space(study: Study, swept: Engine) -> Space:
     if knob is not None:
         knob.require_alone({name for axis in (*client, *loads) for name in axis.names})
         loads = (*loads, Axis(names=(knob.name,), rows=((knob.lowest,),)))
-    types = swept.argument_types()
+    types = {**swept.argument_types(), RELEASE: str}
     space = Space(
         server=parse_settings(";".join(study.server_args), types=types),
         client=(*client, *loads),

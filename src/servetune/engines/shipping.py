@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -54,7 +55,14 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
     def image(self, version: str) -> str:
         """The image that has a version of the engine; empty where none is published."""
-        return f"{self.repository}:{self.tag(version)}" if self.repository else ""
+        tag = self.tag(_with_patch(version))
+        return f"{self.repository}:{tag}" if self.repository else ""
+
+
+def _with_patch(version: str) -> str:
+    """Release as tags have it: `0.32.0` for `0.32` and `v0.32`; other names as they are."""
+    named = re.fullmatch(r"v?(\d+\.\d+)(\.\d.*)?", version)
+    return f"{named[1]}{named[2] or '.0'}" if named else version
 
 
 class Shipping(msgspec.Struct, frozen=True, kw_only=True):

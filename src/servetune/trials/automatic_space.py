@@ -36,7 +36,7 @@ from servetune.perf.sweep import BATCHED_TOKENS, SEQUENCES, layouts, quantizatio
 from servetune.plan.plan import Plan, Setting
 from servetune.search import Axis, setting_text
 from servetune.trials.launch import one_copy
-from servetune.trials.trial import MODEL, REPLICAS
+from servetune.trials.trial import MODEL, NOT_OF_THE_ENGINE, REPLICAS
 
 #: Fields of a plan that say how it is placed on devices.
 _DEGREES = ("tensor_parallel", "pipeline_parallel", "data_parallel")
@@ -119,7 +119,7 @@ class _Choice:
             for axis in self._given
             if len(axis.rows) == 1 and not axis.conditions
             for name, value in zip(axis.names, axis.rows[0], strict=True)
-            if self._engine.words.fields.get(name) not in _LAYOUT and name not in (MODEL, REPLICAS)
+            if self._engine.words.fields.get(name) not in _LAYOUT and name not in NOT_OF_THE_ENGINE
         }
         self._base = plan_from_settings(plan.engine, plan.model, fixed)
         self._default = resolved(

@@ -25,7 +25,7 @@ from servetune.trials.failures import no_answer, not_accepted
 from servetune.trials.interval import recorded_interval
 from servetune.trials.launch import DEFAULT_PORT
 from servetune.trials.record import Outcome, record_of, saturation_note, simulation_results
-from servetune.trials.trial import REPLICAS, StudyContext, Trial
+from servetune.trials.trial import RELEASE, REPLICAS, StudyContext, Trial
 from servetune.trials.trial_requests import OnRequests, simulated_requests
 from servetune.workload import CLIENT_ARGS, Workload, workload_from_client_args
 
@@ -190,7 +190,7 @@ def _failure_in(results: Results, study: StudyContext) -> Failure | None:
 
 
 #: Settings of a deployment around engines, and their release; no engine is started with them.
-_DEPLOYMENT_SETTINGS = (REPLICAS, "prefill_replicas", "routing", "kv_link", "engine_version")
+_DEPLOYMENT_SETTINGS = (REPLICAS, "prefill_replicas", "routing", "kv_link", RELEASE)
 #: Settings that an engine's command has under other names.
 _DRAFT_SETTINGS = ("draft_tokens", "draft_method", "draft_acceptance_fraction")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from servetune.engines.translate import plan_from_settings
+from servetune.engines import plan_from_settings, priced_release
 from servetune.errors import PlanError
 from servetune.hardware import Node
 from servetune.json_value import JsonObject
@@ -27,6 +27,11 @@ REPLICAS = "replicas"
 #: Setting of the checkpoint that is served, where a study compares several of one network; the
 #: engine is given it as its model.
 MODEL = "model"
+#: Setting of the release whose steps a simulated engine has; no engine has it.
+RELEASE = "engine_version"
+
+#: Settings of a study that its engine is not given.
+NOT_OF_THE_ENGINE = frozenset({MODEL, REPLICAS, RELEASE})
 
 #: Members of a request that make tokens which were there before less likely, and their idle values.
 _PENALTIES = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
@@ -162,13 +167,22 @@ def trials_of(space: Space, study: StudyContext) -> Iterator[list[Trial]]:
 
 
 def _plan_of(server_args: JsonObject, study: StudyContext) -> Plan:
-    """Plan of server settings, of which one may be the checkpoint, and one the copies.
+    """Plan of server settings, among which may be the checkpoint, the copies and the release.
 
     Raises:
         PlanError: A setting has no meaning.
     """
     settings = _of_the_engine(server_args)
     plan = plan_from_settings(study.engine, server_args.get(MODEL) or study.model, settings)
+    release = server_args.get(RELEASE)
+    if release is not None:
+        if not study.simulated:
+            raise PlanError(
+                f"{RELEASE} is a setting of simulated engines",
+                hint="leave it out: a real engine has the release that is installed",
+            )
+        plan = msgspec.structs.replace(plan, engine_version=str(release))
+        priced_release(plan)  # refuses what is none
     copies = server_args.get(REPLICAS)
     copies = 1 if copies is None else copies
     if not isinstance(copies, int) or isinstance(copies, bool) or copies < 1:
@@ -180,7 +194,7 @@ def _plan_of(server_args: JsonObject, study: StudyContext) -> Plan:
 
 def _of_the_engine(server_args: JsonObject) -> JsonObject:
     """Settings that an engine has."""
-    return {name: value for name, value in server_args.items() if name not in (MODEL, REPLICAS)}
+    return {name: value for name, value in server_args.items() if name not in NOT_OF_THE_ENGINE}
 
 
 def trial_of(

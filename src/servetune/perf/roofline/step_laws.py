@@ -281,7 +281,7 @@ class _Collectives(NamedTuple):
     Attributes:
         calls: Collectives of a step.
         bytes_each: Bytes of the message for each token or, `of_rows`, for each row of logits.
-        lines: From which bytes on, latency, and seconds per byte of each part of the law.
+        lines: Parts of the law: least bytes, latency, and seconds per byte of each.
     """
 
     calls: Array
