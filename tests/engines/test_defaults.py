@@ -144,7 +144,7 @@ def test_tgi_3_works_out_on_its_machine_what_2_took_from_the_model():
         ("MI300X", {}, {}, None, None),
         ("L4", {"vision_parameters": 1}, {}, None, None),
         ("L4", {}, {"extra": (("lora_adapters", "a"),)}, False, True),
-        ("L4", {}, {"extra": (("speculate", 2),)}, True, False),
+        ("L4", {}, {"draft_tokens": 2, "draft_method": "ngram"}, True, False),
         ("L4", {"head_dim": 80}, {}, False, True),
     ],
 )

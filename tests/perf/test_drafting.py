@@ -209,9 +209,87 @@ def test_vllm_gets_tokens_and_method_and_not_the_acceptance():
     assert settings_of(back) == settings
 
 
-def test_an_engine_without_words_for_drafts_is_not_started_without_them():
-    with pytest.raises(PlanError, match="sglang"):
-        settings_of(msgspec.structs.replace(drafting(), engine="sglang"))
+@pytest.mark.parametrize(
+    ("engine", "method", "settings"),
+    [
+        (
+            "sglang",
+            "mtp",
+            {
+                "speculative_algorithm": "EAGLE",
+                "speculative_num_steps": 3,
+                "speculative_eagle_topk": 1,
+                "speculative_num_draft_tokens": 4,
+            },
+        ),
+        (
+            "sglang",
+            "ngram",
+            {
+                "speculative_algorithm": "NGRAM",
+                "speculative_ngram_max_bfs_breadth": 1,
+                "speculative_num_draft_tokens": 4,
+            },
+        ),
+        ("tgi", "ngram", {"speculate": 3}),
+    ],
+)
+def test_engines_are_told_of_drafts_in_their_own_words(engine, method, settings):
+    plan = msgspec.structs.replace(drafting(3, 0.7, method), engine=engine)
+    said = settings_of(plan)
+    assert settings.items() <= said.items()
+    back = plan_from_settings(engine, SHAPE.name, said)
+    assert (back.draft_tokens, back.draft_method, back.extra) == (3, method, ())
+
+
+@pytest.mark.parametrize(
+    ("engine", "method", "told"),
+    [
+        ("sglang", "eagle3", "speculative_draft_model_path"),
+        ("tgi", "mtp", "ngram"),
+        ("transformers", "mtp", "its own settings"),
+    ],
+)
+def test_an_engine_without_words_for_drafts_is_not_started_without_them(engine, method, told):
+    with pytest.raises(PlanError) as error:
+        settings_of(msgspec.structs.replace(drafting(3, 0.7, method), engine=engine))
+    assert told in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("settings", "drafts"),
+    [
+        ({"speculative_algorithm": "NEXTN", "speculative_num_steps": 2,
+          "speculative_eagle_topk": 1, "speculative_num_draft_tokens": 9}, (2, "mtp")),
+        ({"speculative-algorithm": "nextn", "speculative-num-steps": 2,
+          "speculative-eagle-topk": 1}, (2, "mtp")),
+        # Trees, lengths that SGLang chooses, and another model's drafts.
+        ({"speculative_algorithm": "EAGLE", "speculative_num_steps": 2,
+          "speculative_eagle_topk": 4, "speculative_num_draft_tokens": 9}, (None, None)),
+        ({"speculative_algorithm": "NEXTN"}, (None, None)),
+        ({"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 8}, (None, None)),
+        ({"speculative_algorithm": "EAGLE", "speculative_num_steps": 3,
+          "speculative_eagle_topk": 1, "speculative_draft_model_path": "org/draft"}, (None, None)),
+        ({"speculative_num_draft_tokens": 4}, (None, None)),
+    ],
+)  # fmt: skip
+def test_chains_of_the_models_own_drafts_are_read_of_sglang(settings, drafts):
+    plan = plan_from_settings("sglang", "m", settings)
+    assert (plan.draft_tokens, plan.draft_method) == drafts
+    if drafts[0] is None:
+        assert dict(plan.extra) == {name.replace("-", "_"): v for name, v in settings.items()}
+
+
+def test_silence_about_drafts_is_none():
+    swept = {"speculative_algorithm": None, "speculative_num_steps": None}
+    assert plan_from_settings("sglang", "m", swept) == Plan(model="m", engine="sglang")
+
+
+def test_sglang_runs_few_sequences_at_once_where_it_drafts():
+    silent = Plan(model=SHAPE.name, engine="sglang")
+    plan = msgspec.structs.replace(silent, draft_tokens=3)
+    assert resolved(plan, SHAPE, MACHINE.device).max_num_seqs == 48
+    assert resolved(silent, SHAPE, MACHINE.device).max_num_seqs > 48
 
 
 @pytest.mark.parametrize(

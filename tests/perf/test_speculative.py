@@ -17,7 +17,13 @@ from servetune.perf.roofline import PlannedRun, predict_runs
 from servetune.perf.roofline.drafting import tokens_per_step
 from servetune.perf.sim.sequence import SchedulerConfig, Sequence
 from servetune.perf.sim.simulation import SimulatedRun, run_requests
-from servetune.perf.sim.speculative import SpeculativeScheduler, gains_of
+from servetune.perf.sim.speculative import (
+    SpeculativeInterrupting,
+    SpeculativePrefillFirst,
+    SpeculativeScheduler,
+    gains_of,
+)
+from servetune.perf.sim.variants import InterruptingVariant, PrefillFirstVariant, SchedulerVariant
 from servetune.plan import Plan
 from servetune.workload import LengthLaws, Poisson, Workload
 from servetune.workload.request import Request
@@ -35,11 +41,14 @@ class LinearLaw:
         return np.array([self.seconds(0, 0, 0, sequences, context) for context in contexts])
 
 
-class OneByOne(SpeculativeScheduler):
+def one_by_one(kind: type[SpeculativeScheduler]) -> type[SpeculativeScheduler]:
     """The same, without stretches of several steps."""
 
-    def _decode_run(self, now_s, *, single):  # type: ignore[no-untyped-def]
-        return super()._decode_run(now_s, single=True)
+    class OneByOne(kind):  # type: ignore[misc,valid-type]
+        def _decode_run(self, now_s, *, single):  # type: ignore[no-untyped-def]
+            return super()._decode_run(now_s, single=True)
+
+    return OneByOne
 
 
 def config(**fields: object) -> SchedulerConfig:
@@ -100,12 +109,24 @@ def test_luck_is_a_sequences_own() -> None:
     assert (gains_of(1, 7, 50, 3, 0.5) == gains_of(1, 7, 90, 3, 0.5)[:50]).all()
 
 
+@pytest.mark.parametrize(
+    ("kind", "variant"),
+    [
+        (SpeculativeScheduler, None),
+        (SpeculativePrefillFirst, PrefillFirstVariant()),
+        (SpeculativeInterrupting, InterruptingVariant()),
+    ],
+)
 @pytest.mark.parametrize("capacity_blocks", [16, 22, 1000])
 @pytest.mark.parametrize("seed", range(8))
 def test_the_ledger_says_what_single_steps_do(
-    seed: int, capacity_blocks: int, monkeypatch: pytest.MonkeyPatch
+    seed: int,
+    capacity_blocks: int,
+    kind: type[SpeculativeScheduler],
+    variant: SchedulerVariant | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    of, requests = config(capacity_blocks=capacity_blocks), random_requests(seed)
+    of, requests = config(capacity_blocks=capacity_blocks, variant=variant), random_requests(seed)
     schedulers: list[SpeculativeScheduler] = []
 
     def build(kind: type[SpeculativeScheduler]) -> SimulatedRun:
@@ -116,9 +137,10 @@ def test_the_ledger_says_what_single_steps_do(
         monkeypatch.setattr("servetune.perf.sim.serving.scheduler_for", scheduler_for)
         return run_requests(requests, of, LinearLaw())  # type: ignore[arg-type]
 
-    whole, single = build(SpeculativeScheduler), build(OneByOne)
+    whole, single = build(kind), build(one_by_one(kind))
     assert whole.preemptions == single.preemptions
-    assert (whole.preemptions > 0) == (capacity_blocks < 1000)
+    if variant is None:
+        assert (whole.preemptions > 0) == (capacity_blocks < 1000)
     assert whole.steps == single.steps
     for one, other, request in zip(whole.records, single.records, requests, strict=True):
         assert one.chunk_tokens == other.chunk_tokens
@@ -162,9 +184,10 @@ def test_what_can_not_be_finished_is_refused_before_the_run() -> None:
     assert run_requests(one, config(capacity_blocks=9), LinearLaw()).records  # type: ignore[arg-type]
 
 
-def test_always_right_gives_whole_steps_and_never_right_only_costs() -> None:
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi"])
+def test_always_right_gives_whole_steps_and_never_right_only_costs(engine: str) -> None:
     plain, right, wrong = (
-        run(**fields)
+        run(engine=engine, **fields)
         for fields in (
             {},
             {"draft_tokens": 3, "draft_acceptance_fraction": 1.0},

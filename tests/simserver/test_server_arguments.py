@@ -52,6 +52,21 @@ def test_what_is_said_beside_the_plan_is_kept_apart():
     assert told.without_effect == ("--disable-log-stats",)
 
 
+@pytest.mark.parametrize(
+    ("engine_name", "words", "method"),
+    [
+        ("sglang", "--model-path m --speculative-algorithm NEXTN --speculative-num-steps 3 "
+         "--speculative-eagle-topk 1", "mtp"),
+        ("tgi", "--model-id m --speculate 3", "ngram"),
+    ],
+)  # fmt: skip
+def test_drafts_are_understood_of_other_engines(engine_name, words, method):
+    told = parse_server_arguments(words.split(), engine_name=engine_name)
+    plan = told.plan("m")
+    assert (plan.draft_tokens, plan.draft_method) == (3, method)
+    assert told.without_effect == ()
+
+
 def test_sglangs_words_are_understood():
     plan = plan_of(
         "--model-path m --tp 2 --max-running-requests 64 --chunked-prefill-size 2048 "

@@ -15,6 +15,7 @@ from servetune.api.study_request import Study
 from servetune.cluster import cluster_nodes, gpus_of_cluster, join_cluster, most_gpus
 from servetune.engines import (
     Engine,
+    Words,
     engine,
     recorded_engine,
     require_known_settings,
@@ -147,7 +148,7 @@ def study_setup(study: Study) -> StudySetup:
             hint="leave replicas out, or --cluster",
         )
     if automatic:
-        groups = _that_fit(groups, context, drafts=swept.words.drafts)
+        groups = _that_fit(groups, context, swept.words)
     launch = _launch(study, node, shape)
     artifacts = study.files.artifacts()
     if not simulated:
@@ -284,7 +285,7 @@ def _checkpoints(space: Space, study: Study, shape: NetworkShape | None) -> dict
     return found
 
 
-def _that_fit(groups: list[list[Trial]], context: StudyContext, drafts: str) -> list[list[Trial]]:
+def _that_fit(groups: list[list[Trial]], context: StudyContext, words: Words) -> list[list[Trial]]:
     """Server configurations that can run some of their trials; notes count the others."""
     fitting = [
         group for group in groups if any(problem_of(trial, context) is None for trial in group)
@@ -295,10 +296,11 @@ def _that_fit(groups: list[list[Trial]], context: StudyContext, drafts: str) -> 
             f"note: {left_out:,} of {len(groups):,} server configurations do not fit and are left "
             "out"
         )
-    if context.simulated and any(group[0].plan.draft_tokens for group in fitting):
+    drafting = context.simulated and any(group[0].plan.draft_tokens for group in fitting)
+    if drafting and words.drafts is not None:
         note(
             f"note: drafts are simulated as if {ASSUMED_ACCEPTANCE:.0%} were right, which only a "
-            f'measurement tells; without them: --forbid "{drafts}!=None"'
+            f'measurement tells; without them: --forbid "{words.drafts.names[0]}!=None"'
         )
     return fitting
 

@@ -9,7 +9,6 @@ Settings that it does not list pass through as `Plan.extra`.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -25,6 +24,22 @@ Settings = dict[str, Setting]
 _NONE: JsonMembers = MappingProxyType({})
 
 
+class DraftWords(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings with which an engine is told of drafted tokens (speculative decoding).
+
+    Attributes:
+        names: The settings; without the first one nothing is drafted.
+        said: Settings of a plan that drafts. It raises `PlanError` for a method that the engine
+            cannot be told by these settings alone.
+        read: `draft_tokens` and `draft_method` by all settings of a server; `None` where they say
+            more than a Plan can, so that they pass through and no prediction knows of the drafts.
+    """
+
+    names: tuple[str, ...]
+    said: Callable[[Plan], Settings]
+    read: Callable[[Mapping[str, Setting]], JsonObject | None]
+
+
 class Words(msgspec.Struct, frozen=True, kw_only=True):
     """Names and values with which an engine's settings say what a Plan says.
 
@@ -34,8 +49,7 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
         values: Field to the values that the engine calls otherwise; `None` where silence says it.
         otherwise: Field that no setting says by itself, to the settings that say a Plan's value.
         instead: Field without words, to what a user may give in its place.
-        drafts: Setting of drafted tokens, as JSON with `num_speculative_tokens` and `method`;
-            empty where there is none.
+        drafts: Settings of drafted tokens; `None` where a Plan cannot say them.
         any_setting: Whether the engine's settings are not known, so that nothing is refused.
         read: Fields that settings say in another way than `fields`, as far as they are there.
     """
@@ -45,7 +59,7 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
     values: Mapping[str, Mapping[Setting, Setting]] = _NONE
     otherwise: Mapping[str, Callable[[Plan], Settings]] = _NONE
     instead: Mapping[str, str] = _NONE
-    drafts: str = ""
+    drafts: DraftWords | None = None
     any_setting: bool = False
     read: Callable[[Mapping[str, Setting]], Settings] = lambda _: {}
 
@@ -55,26 +69,34 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
 
     def plan(self, engine: str, model: str, settings: Mapping[str, Setting]) -> Plan:
         """The Plan that settings describe; see `translate.plan_from_settings`."""
-        fields: JsonObject = {}
         extra: Settings = {}
         without_graphs = self._without_graphs()
-        for raw_name, value in settings.items():
-            name = raw_name.replace("-", "_")
-            if name not in self.fields:
-                name = self.aliases.get(name, name)
-            of_drafts = bool(self.drafts) and name == self.drafts
-            drafts = _read_drafts(value) if of_drafts else None
-            if of_drafts and value is None:
-                continue
-            if drafts is not None:
-                fields.update(drafts)
-            elif name in self.fields:
+        own = {self._own_name(name): value for name, value in settings.items()}
+        fields, beside = self._split_drafts(own)
+        for name, value in beside.items():
+            if name in self.fields:
                 fields[self.fields[name]] = _checked(self.fields[name], name, value)
             elif (name, str(value)) == without_graphs:
                 fields["enforce_eager"] = True
             else:
                 extra[name] = value
         return Plan(model=model, engine=engine, extra=tuple(sorted(extra.items())), **fields)
+
+    def _own_name(self, name: str) -> str:
+        """The engine's usual name of a setting, in underscores."""
+        name = name.replace("-", "_")
+        return name if name in self.fields else self.aliases.get(name, name)
+
+    def _split_drafts(self, settings: Settings) -> tuple[JsonObject, Settings]:
+        """Fields that settings of drafted tokens say, and the settings beside those."""
+        if self.drafts is None:
+            return {}, settings
+        names = self.drafts.names
+        given = {k: v for k, v in settings.items() if k not in names or v is not None}
+        fields = self.drafts.read(given) if names[0] in given else None
+        if fields is None:
+            return {}, given
+        return fields, {k: v for k, v in given.items() if k not in names}
 
     def _without_graphs(self) -> tuple[str, str] | None:
         """Setting that turns graphs off, where it is no field's own: `cuda_graphs` 0 of TGI."""
@@ -97,7 +119,7 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
                 settings[name] = self.values.get(field, {}).get(value, value)
         settings.update(self._otherwise(plan, engine))
         if plan.draft_tokens is not None:
-            settings[self.drafts] = self._drafts_text(plan, engine)
+            settings.update(self._draft_settings(plan, engine))
         settings.update(plan.extra)
         return settings
 
@@ -130,16 +152,13 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
                 )
         return settings
 
-    def _drafts_text(self, plan: Plan, engine: str) -> str:
-        if not self.drafts:
+    def _draft_settings(self, plan: Plan, engine: str) -> Settings:
+        if self.drafts is None:
             raise PlanError(
                 f"{engine} has no neutral setting for drafted tokens",
                 hint="give its own settings for speculative decoding instead",
             )
-        drafts: JsonObject = {"num_speculative_tokens": plan.draft_tokens}
-        if plan.draft_method is not None:
-            drafts["method"] = plan.draft_method
-        return json.dumps(drafts, sort_keys=True)
+        return self.drafts.said(plan)
 
 
 def words_of(
@@ -147,13 +166,14 @@ def words_of(
     *,
     values: Mapping[str, Mapping[Setting, Setting]] | None = None,
     otherwise: Mapping[str, Callable[[Plan], Settings]] = _NONE,
+    drafts: DraftWords | None = None,
     read: Callable[[Mapping[str, Setting]], Settings] = lambda _: {},
 ) -> Words:
     """Words of `words.toml` in an engine's folder, and those that no table can hold."""
     table = engine_table(engine, "words.toml")
     if values is not None:
         table = {**table, "values": values}
-    return Words(otherwise=otherwise, read=read, **table)
+    return Words(otherwise=otherwise, drafts=drafts, read=read, **table)
 
 
 def expert_groups(name: str) -> Callable[[Plan], Settings]:
@@ -163,23 +183,6 @@ def expert_groups(name: str) -> Callable[[Plan], Settings]:
         return {name: plan.tensor_parallel}
 
     return settings
-
-
-def _read_drafts(value: Setting) -> JsonObject | None:
-    """Fields that a setting of drafted tokens says; `None` where it says more than a Plan can.
-
-    Such a setting passes through as it is, and no prediction knows of its drafts.
-    """
-    try:
-        drafts = json.loads(value) if isinstance(value, str) else None
-    except ValueError:
-        return None
-    if not isinstance(drafts, dict) or not drafts.keys() <= {"method", "num_speculative_tokens"}:
-        return None
-    tokens, method = drafts.get("num_speculative_tokens"), drafts.get("method")
-    if type(tokens) is not int or not isinstance(method, str | None):
-        return None
-    return {"draft_tokens": tokens, "draft_method": method}
 
 
 #: Values of fields that a command line does not say.

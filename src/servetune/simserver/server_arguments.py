@@ -124,8 +124,11 @@ def argument_types(engine_name: str) -> Mapping[str, type]:
     plan_settings, server_words = engine(engine_name), _server_words(engine_name)
     if server_words.closed:
         return plan_settings.argument_types()
-    fields = {name: FIELD_TYPES[field] for name, field in plan_settings.words.fields.items()}
-    return {**fields, **_typed_by_kind(server_words.own)}
+    words = plan_settings.words
+    fields = {name: FIELD_TYPES[field] for name, field in words.fields.items()}
+    known, drafting = plan_settings.settings().types(), words.drafts
+    drafts = {name: known[name] for name in (drafting.names if drafting is not None else ())}
+    return {**fields, **drafts, **_typed_by_kind(server_words.own)}
 
 
 def _server_words(engine_name: str) -> ServerWords:

@@ -1,6 +1,6 @@
 """Defaults of SGLang for what a Plan leaves open.
 
-Source: SGLang 0.5 `handle_gpu_memory_settings`, read in November 2026.
+Source: SGLang 0.5 `handle_gpu_memory_settings` and `_handle_eagle_family`, read in November 2026.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ def _sglang(plan: Plan, shape: NetworkShape, device: Device) -> FieldValues:
     chunk_tokens = plan.max_num_batched_tokens or chunk_tokens
     return {
         "max_num_batched_tokens": chunk_tokens,
-        # The pool's tokens over the context, times 512, kept within 2,048 and 4,096: the
-        # lower end, as a pool that small is the one where it matters.
-        "max_num_seqs": behaviour_of("sglang").default_max_seqs(shape) or 2048,
+        "max_num_seqs": _sequences(plan, shape),
         "max_model_len": shape.max_context_tokens,
         "gpu_memory_fraction": _static_fraction(
             plan, memory_mib, max(chunk_tokens, 2048), graph_batch
@@ -42,6 +40,17 @@ def _sglang(plan: Plan, shape: NetworkShape, device: Device) -> FieldValues:
         "chunked_prefill": True,
         "enforce_eager": False,
     }
+
+
+def _sequences(plan: Plan, shape: NetworkShape) -> int:
+    """`max_running_requests`: 48 with drafted tokens; else what the pool of the cache allows.
+
+    That is its tokens over the context, times 512, kept within 2,048 and 4,096: the lower end, as a
+    pool that small is the one where it matters.
+    """
+    if plan.draft_tokens:
+        return 48
+    return behaviour_of("sglang").default_max_seqs(shape) or 2048
 
 
 def _static_fraction(plan: Plan, memory_mib: float, chunk_tokens: int, graph_batch: int) -> float:

@@ -113,7 +113,7 @@ def _caching(plan: Plan, shape: NetworkShape, device: Device) -> bool | None:
 
 def _chunks(plan: Plan, shape: NetworkShape, device: Device) -> bool | None:
     """Whether long prompts are computed in chunks; never with drafted tokens, `None` if unknown."""
-    if plan.draft_tokens or dict(plan.extra).get("speculate"):
+    if plan.draft_tokens:
         return False
     return True if _kernels_known(shape, device) else None
 

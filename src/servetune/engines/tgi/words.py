@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from servetune.engines.words import Settings, words_of
+from servetune.engines.words import DraftWords, Settings, words_of
+from servetune.errors import PlanError
+from servetune.json_value import JsonObject
 from servetune.plan.plan import Plan, Setting
 
 #: Fields that have no option but a variable, which the launcher hands on to the server.
 VARIABLES: Mapping[str, str] = MappingProxyType(
     {"prefix_caching": "PREFIX_CACHING", "chunked_prefill": "PREFILL_CHUNKING"}
 )
+
+_SPECULATE = "speculate"
 
 
 def _enforce_eager(plan: Plan) -> Settings:
@@ -20,6 +24,23 @@ def _enforce_eager(plan: Plan) -> Settings:
 
 def _in_environment(_plan: Plan) -> Settings:
     return {}
+
+
+def _drafting(plan: Plan) -> Settings:
+    if plan.draft_method != "ngram":
+        raise PlanError(
+            "TGI drafts by n-grams, but for models that come with heads of Medusa",
+            hint="give the method as ngram",
+        )
+    return {_SPECULATE: plan.draft_tokens}
+
+
+def _read_drafts(settings: Mapping[str, Setting]) -> JsonObject | None:
+    """Looked up in the text, as for all models that come without heads of their own; 0 is none."""
+    tokens = settings[_SPECULATE]
+    if type(tokens) is not int:
+        return None
+    return {"draft_tokens": tokens, "draft_method": "ngram"} if tokens else {}
 
 
 def _read(settings: Mapping[str, Setting]) -> Settings:
@@ -40,5 +61,6 @@ WORDS = words_of(
         "prefix_caching": _in_environment,
         "chunked_prefill": _in_environment,
     },
+    drafts=DraftWords(names=(_SPECULATE,), said=_drafting, read=_read_drafts),
     read=_read,
 )

@@ -22,7 +22,7 @@ from servetune.engines.vllm.defaults import DEFAULTS
 from servetune.engines.vllm.log import printed_settings, taken_by
 from servetune.engines.vllm.refusals import check_starts
 from servetune.engines.vllm.shipping import SHIPPING
-from servetune.engines.words import words_of
+from servetune.engines.vllm.words import WORDS
 from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan, Setting
@@ -37,7 +37,7 @@ class Vllm(CommandLineEngine):
     image_word = "vllm"
     simulated_as = "simulated"
     lora_settings: ClassVar[Mapping[str, Setting]] = MappingProxyType({"enable_lora": True})
-    words = words_of("vllm")
+    words = WORDS
     declarations = DECLARATIONS
     container_module: ClassVar[str] = "servetune.engines.vllm.containers"
     shipping: ClassVar[Shipping | None] = SHIPPING

@@ -36,7 +36,7 @@ import msgspec
 from servetune.perf.roofline.step import StepLaw
 from servetune.perf.sim.kvcache import Hit, PagedCache
 from servetune.perf.sim.scheduler import Scheduler
-from servetune.perf.sim.sequence import GeneratedTokens, SchedulerConfig, Sequence
+from servetune.perf.sim.sequence import SchedulerConfig, Sequence
 from servetune.perf.sim.variants import InterruptingVariant, PrefillFirstVariant
 from servetune.perf.sim.waiting_queue import FifoQueue
 
@@ -115,22 +115,6 @@ class PromptStepScheduler(Scheduler):
         self._prompts_only = False
         return self._prefills_done(len(self.ends_s) - 1)
 
-    def generated_tokens(self, sequence: Sequence, *, each_token: bool = True) -> GeneratedTokens:
-        """Tokens of a sequence in all committed steps."""
-        stretches, ends_s = self._stretches_of(sequence), self.ends_s
-        firsts_s = self._firsts_s.get(sequence.index, [])
-        tokens = sum(stop - first for first, stop in stretches)
-        if not tokens:
-            return GeneratedTokens(0, ())
-        if each_token or tokens < 2:
-            times_s: list[float] = []
-            for first_s, (first, stop) in zip(firsts_s, stretches, strict=True):
-                times_s += (first_s, *ends_s[first + 1 : stop])
-            return GeneratedTokens(tokens, tuple(times_s))
-        first, stop = stretches[-1]
-        last_s = ends_s[stop - 1] if stop - first > 1 else firsts_s[-1]
-        return GeneratedTokens(tokens, (firsts_s[0], last_s), (1, tokens - 1))
-
     def ended_s(self, sequence: Sequence) -> float:
         """Time of the last token of a sequence that has all of them."""
         first, stop = sequence.stretches[-1]
@@ -138,7 +122,17 @@ class PromptStepScheduler(Scheduler):
 
     def forget(self, sequence: Sequence) -> None:
         """Drop the data of a sequence whose answer has been read."""
+        super().forget(sequence)
         self._firsts_s.pop(sequence.index, None)
+
+    def _times_s(self, sequence: Sequence) -> tuple[float, ...]:
+        """The same, but for the first of each stretch, which came with a step of prompts."""
+        firsts_s, ends_s = self._firsts_s.get(sequence.index, ()), self.ends_s
+        times_s: list[float] = []
+        for first_s, (first, stop) in zip(firsts_s, self._stretches_of(sequence), strict=True):
+            times_s.append(first_s)
+            times_s += ends_s[first + 1 : stop]
+        return tuple(times_s)
 
     @property
     def _mixes(self) -> bool:
@@ -351,7 +345,8 @@ class PrefillFirstScheduler(PromptStepScheduler):
         tokens = missing if whole else left.chunk // size * size
         # What is found and free may be needed for itself: it is no room for others.
         found_tokens = hit.free_blocks * size
-        blocks = cache.blocks_for(sequence.to_compute) - hit.blocks + hit.free_blocks
+        length = sequence.to_compute + config.lookahead_tokens
+        blocks = cache.blocks_for(length) - hit.blocks + hit.free_blocks
         fits = self._fits(sequence, missing, left, found_tokens)
         if not fits or blocks > cache.free_blocks:  # blocks: a state needs some too
             self._full = bool(self._parts or self._decoding)
@@ -440,7 +435,8 @@ class PrefillFirstScheduler(PromptStepScheduler):
         return min(sequence.computed, sequence.to_compute)
 
     def _got(self, sequence: Sequence) -> int:
-        return sequence.generated + len(self.ends_s) - sequence.first_step
+        """Tokens of a decoding sequence so far, the last of which is not in the cache yet."""
+        return self._length_before(sequence, len(self.ends_s)) - sequence.prompt_tokens + 1
 
     def _promised_tokens(self) -> float:
         """Tokens kept free for the answers of decoding sequences."""
@@ -518,6 +514,7 @@ class InterruptingScheduler(PromptStepScheduler):
         self._variant = config.variant
         self._waited_steps = 1
         self._prompts_considered = False  # for prompts, since the last step that decoded
+        self._passed_over = False  # who waits, by the planned step: one of prompts came before
         self._promised = 0  # prompts and whole answers of all that run
 
     def commit(self) -> list[Sequence]:
@@ -537,10 +534,15 @@ class InterruptingScheduler(PromptStepScheduler):
             self._promised -= sequence.prompt_tokens + sequence.output_tokens
         return out
 
+    @property
+    def _looks_again(self) -> bool:
+        return self._passed_over and bool(self._waiting)
+
     def _take_prompts(self) -> None:
         """One batch between two steps that decode, if it is large or late enough."""
         config, variant = self._config, self._variant
-        if self._prompts_considered:
+        self._passed_over = self._prompts_considered
+        if self._passed_over:
             return
         running = len(self._decoding)
         least = 0
@@ -575,7 +577,8 @@ class InterruptingScheduler(PromptStepScheduler):
             self._parts.append((sequence, sequence.to_compute))
 
     def _whole_blocks(self, sequence: Sequence) -> int:
-        return self.cache.blocks_for(sequence.prompt_tokens + sequence.output_tokens - 1)
+        kept = sequence.prompt_tokens + sequence.output_tokens - 1
+        return self.cache.blocks_for(kept + self._config.draft_tokens)
 
     def _reserve_blocks(self) -> None:
         """Every answer has its room from the beginning."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from servetune.engines import ENGINES, engine
 from servetune.errors import NotSimulated, PlanError
@@ -12,7 +13,11 @@ from servetune.perf.sim.kvcache import PagedCache
 from servetune.perf.sim.prefill_first import InterruptingScheduler, PrefillFirstScheduler
 from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.sequence import SchedulerConfig
-from servetune.perf.sim.speculative import SpeculativeScheduler
+from servetune.perf.sim.speculative import (
+    SpeculativeInterrupting,
+    SpeculativePrefillFirst,
+    SpeculativeScheduler,
+)
 from servetune.perf.sim.variants import InterruptingVariant, PrefillFirstVariant, SchedulerVariant
 from servetune.plan import Plan, Setting
 
@@ -42,12 +47,18 @@ def scheduler_for(
         law: Step times.
         cache: Cache that it shares with others; one of its own if omitted.
     """
-    if isinstance(config.variant, PrefillFirstVariant):
-        return PrefillFirstScheduler(config, law, cache)
-    if isinstance(config.variant, InterruptingVariant):
-        return InterruptingScheduler(config, law, cache)
-    kind = SpeculativeScheduler if config.draft_tokens else Scheduler
-    return kind(config, law, cache)
+    plain, drafting = _SCHEDULERS[type(config.variant)]
+    return (drafting if config.draft_tokens else plain)(config, law, cache)
+
+
+#: Schedulers of each variant, without drafted tokens and with them.
+_SCHEDULERS: Mapping[type, tuple[type[Scheduler], type[Scheduler]]] = MappingProxyType(
+    {
+        type(None): (Scheduler, SpeculativeScheduler),
+        PrefillFirstVariant: (PrefillFirstScheduler, SpeculativePrefillFirst),
+        InterruptingVariant: (InterruptingScheduler, SpeculativeInterrupting),
+    }
+)
 
 
 def variant_of(plan: Plan, *, ignore_eos: bool = False) -> SchedulerVariant | None:
@@ -73,7 +84,7 @@ def variant_of(plan: Plan, *, ignore_eos: bool = False) -> SchedulerVariant | No
             max_prefill_tokens=int(_number(settings, "max_prefill_tokens", 16_384)),
             conservativeness=_number(settings, "schedule_conservativeness", 1.0),
             longest_prefix_first=policy == "lpm",
-            mixed_chunk=settings.get("enable_mixed_chunk") is True,
+            mixed_chunk=settings.get("enable_mixed_chunk") is True and not plan.draft_tokens,
             ignore_eos=ignore_eos,
         )
     if scheduler == "interrupting":

@@ -75,11 +75,11 @@ def scheduler_config_of(
             hint="leave that setting out, or draft_tokens; the other is simulated by itself",
         )
     variant = variant_of(plan, ignore_eos=ignore_eos)
-    if variant is not None and (plan.draft_tokens or plan.prefill_replicas):
+    if variant is not None and plan.prefill_replicas:
         raise NotSimulated(
-            f"drafted tokens and prefill servers are simulated with "
-            f"{engine(DEFAULT_ENGINE).title}'s scheduler, not with {plan.engine}'s",
-            hint=f"take engine {DEFAULT_ENGINE}, or leave draft_tokens and prefill_replicas out",
+            f"prefill servers are simulated with {engine(DEFAULT_ENGINE).title}'s scheduler, not "
+            f"with {plan.engine}'s",
+            hint=f"take engine {DEFAULT_ENGINE}, or leave prefill_replicas out",
         )
     if variant is not None and policy == "priority":
         raise NotSimulated(

@@ -365,7 +365,8 @@ def _check_possible(requests: tuple[Request, ...], config: SchedulerConfig) -> N
     cache_tokens = max(0, config.capacity_blocks - config.state_blocks) * config.block_tokens
     drafted = config.draft_tokens + config.lookahead_tokens
     if config.variant is not None:  # room is kept for whole answers, the last token included
-        drafted = 2 + config.block_tokens if isinstance(config.variant, PrefillFirstVariant) else 1
+        further = 1 + config.block_tokens if isinstance(config.variant, PrefillFirstVariant) else 0
+        drafted = max(drafted, 1) + further
         if (
             isinstance(config.variant, InterruptingVariant)
             and config.variant.max_batch_total_tokens

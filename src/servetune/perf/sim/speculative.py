@@ -25,6 +25,7 @@ import numpy as np
 
 from servetune.perf.roofline.step import FloatArray, StepLaw
 from servetune.perf.sim.kvcache import PagedCache
+from servetune.perf.sim.prefill_first import InterruptingScheduler, PrefillFirstScheduler
 from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.sequence import GeneratedTokens, SchedulerConfig, Sequence
 
@@ -160,6 +161,7 @@ class SpeculativeScheduler(Scheduler):
 
     def forget(self, sequence: Sequence) -> None:
         """Drop the data of a sequence whose answer has been read."""
+        super().forget(sequence)
         self._pieces.pop(sequence.index, None)
         self._luck.pop(sequence.index, None)
 
@@ -243,3 +245,11 @@ class SpeculativeScheduler(Scheduler):
         contexts = np.full(steps, float(context_tokens))
         contexts[1:] += gained.cumsum()
         return self._law.decode_steps_s(len(self._decoding), contexts)
+
+
+class SpeculativePrefillFirst(PrefillFirstScheduler, SpeculativeScheduler):
+    """SGLang's scheduler where every decoding sequence has drafts."""
+
+
+class SpeculativeInterrupting(InterruptingScheduler, SpeculativeScheduler):
+    """TGI's router where every decoding sequence has drafts."""
