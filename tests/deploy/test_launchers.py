@@ -220,8 +220,10 @@ def plans(draw, engine):
             "block_tokens": draw(counts),
             "expert_parallel": draw(st.booleans()) and fields["tensor_parallel"] > 1,
         }
-    if engine == "vllm" and draw(st.booleans()):
-        fields |= {"draft_tokens": draw(st.integers(1, 8)), "draft_method": "ngram"}
+    methods = {"vllm": ["ngram"], "sglang": [None, "mtp", "ngram"], "tgi": ["ngram"]}
+    if engine in methods and draw(st.booleans()):
+        method = draw(st.sampled_from(methods[engine]))
+        fields |= {"draft_tokens": draw(st.integers(1, 8)), "draft_method": method}
     if engine not in ("vllm", "sglang", "tgi"):  # these say what they lack in words of their own
         fields = {name: value for name, value in fields.items() if has_words(engine, name, value)}
     if engine == "llama.cpp" and fields["tensor_parallel"] > 1:  # rows or layers, not both

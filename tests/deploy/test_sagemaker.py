@@ -422,7 +422,7 @@ def test_json_files_end_with_a_newline_and_hold_no_placeholder() -> None:
 DRAFTING = [
     name
     for name, given in CASES.items()
-    if given.get("plan", PLAN).engine in ("vllm", "simulated") and "plan" in given
+    if given.get("plan", PLAN).engine in ("vllm", "simulated", "sglang", "tgi") and "plan" in given
 ]
 
 

@@ -271,6 +271,10 @@ def test_an_engine_without_words_for_drafts_is_not_started_without_them(engine, 
         ({"speculative_algorithm": "EAGLE", "speculative_num_steps": 3,
           "speculative_eagle_topk": 1, "speculative_draft_model_path": "org/draft"}, (None, None)),
         ({"speculative_num_draft_tokens": 4}, (None, None)),
+        ({"speculative_algorithm": "NGRAM", "speculative_ngram_max_bfs_breadth": 1,
+          "speculative_num_draft_tokens": 8, "speculative_eagle_topk": 4}, (None, None)),
+        ({"speculative_algorithm": "EAGLE", "speculative_num_steps": 3, "speculative_eagle_topk": 1,
+          "speculative_adaptive": True}, (None, None)),
     ],
 )  # fmt: skip
 def test_chains_of_the_models_own_drafts_are_read_of_sglang(settings, drafts):
@@ -285,11 +289,26 @@ def test_silence_about_drafts_is_none():
     assert plan_from_settings("sglang", "m", swept) == Plan(model="m", engine="sglang")
 
 
+def test_what_turns_drafts_off_is_kept():
+    plan = plan_from_settings("tgi", "m", {"speculate": 0})
+    assert (plan.draft_tokens, settings_of(plan)["speculate"]) == (None, 0)
+
+
+def test_a_setting_beside_drafts_does_not_contradict_them():
+    plan = msgspec.structs.replace(drafting(3, 0.7, "ngram"), engine="tgi")
+    assert settings_of(msgspec.structs.replace(plan, extra=(("speculate", 3),)))["speculate"] == 3
+    with pytest.raises(PlanError, match="speculate=5 contradicts draft_tokens 3"):
+        settings_of(msgspec.structs.replace(plan, extra=(("speculate", 5),)))
+
+
 def test_sglang_runs_few_sequences_at_once_where_it_drafts():
     silent = Plan(model=SHAPE.name, engine="sglang")
     plan = msgspec.structs.replace(silent, draft_tokens=3)
     assert resolved(plan, SHAPE, MACHINE.device).max_num_seqs == 48
     assert resolved(silent, SHAPE, MACHINE.device).max_num_seqs > 48
+    by_another = (("speculative_algorithm", "EAGLE3"),)
+    passed_on = msgspec.structs.replace(silent, extra=by_another)
+    assert resolved(passed_on, SHAPE, MACHINE.device).max_num_seqs == 48
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,14 @@ def test_what_is_said_beside_the_plan_is_kept_apart():
 @pytest.mark.parametrize(
     ("engine_name", "words", "method"),
     [
-        ("sglang", "--model-path m --speculative-algorithm NEXTN --speculative-num-steps 3 "
-         "--speculative-eagle-topk 1", "mtp"),
-        ("tgi", "--model-id m --speculate 3", "ngram"),
+        (
+            "sglang",
+            "--speculative-algorithm=NEXTN --speculative-num-steps=3 --speculative-eagle-topk=1",
+            "mtp",
+        ),
+        ("tgi", "--speculate 3", "ngram"),
     ],
-)  # fmt: skip
+)
 def test_drafts_are_understood_of_other_engines(engine_name, words, method):
     told = parse_server_arguments(words.split(), engine_name=engine_name)
     plan = told.plan("m")

@@ -140,7 +140,7 @@ def study_setup(study: Study) -> StudySetup:
     if simulated:
         for group in groups:
             require_known_settings(swept, group[0].plan, allow_unknown=study.allow_unknown)
-        _note_idle_settings(groups)
+        _note_idle_settings(groups, swept.words)
     require_one_that_fits(groups, context)
     if in_cluster and any(group[0].plan.replicas > 1 for group in groups):
         raise InputError(
@@ -438,9 +438,11 @@ def _require_variables(study: Study, trials: Iterable[Trial]) -> None:
     ).headers()
 
 
-def _note_idle_settings(groups: list[list[Trial]]) -> None:
+def _note_idle_settings(groups: list[list[Trial]], words: Words) -> None:
     """Note server settings that change nothing in a simulation, as `simulate` does."""
     idle = {name for group in groups for trial in group[:1] for name in without_effect(trial.plan)}
+    if words.drafts is not None and any(group[0].plan.draft_tokens for group in groups):
+        idle -= set(words.drafts.names)  # those of a trial without drafts, which others have
     note_idle(sorted(idle))
     note_idle_load(
         dict.fromkeys(name for trial in groups[0] for name in trial.client_args),

@@ -29,14 +29,14 @@ class DraftWords(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         names: The settings; without the first one nothing is drafted.
-        said: Settings of a plan that drafts. It raises `PlanError` for a method that the engine
-            cannot be told by these settings alone.
+        settings: Settings of a plan that drafts. It raises `PlanError` for a method that these
+            settings alone cannot name.
         read: `draft_tokens` and `draft_method` by all settings of a server; `None` where they say
             more than a Plan can, so that they pass through and no prediction knows of the drafts.
     """
 
     names: tuple[str, ...]
-    said: Callable[[Plan], Settings]
+    settings: Callable[[Plan], Settings]
     read: Callable[[Mapping[str, Setting]], JsonObject | None]
 
 
@@ -158,7 +158,14 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
                 f"{engine} has no neutral setting for drafted tokens",
                 hint="give its own settings for speculative decoding instead",
             )
-        return self.drafts.said(plan)
+        settings = self.drafts.settings(plan)
+        for name, value in plan.extra:
+            if settings.get(name, value) != value:
+                raise PlanError(
+                    f"{name}={value} contradicts draft_tokens {plan.draft_tokens}",
+                    hint=f"leave {name} out, or draft_tokens",
+                )
+        return settings
 
 
 def words_of(

@@ -48,7 +48,7 @@ def _sequences(plan: Plan, shape: NetworkShape) -> int:
     That is its tokens over the context, times 512, kept within 2,048 and 4,096: the lower end, as a
     pool that small is the one where it matters.
     """
-    if plan.draft_tokens:
+    if plan.draft_tokens or dict(plan.extra).get("speculative_algorithm"):
         return 48
     return behaviour_of("sglang").default_max_seqs(shape) or 2048
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from servetune.engines.sglang.words import drafts_itself
 from servetune.engines.shipping import Build, Shipping, whole_experts, with_settings
 from servetune.engines.words import Settings
 from servetune.errors import CannotRender
@@ -31,6 +32,8 @@ def _fill(plan: Plan, _concurrency: int, _version: str) -> tuple[Plan, list[str]
     }
     if plan.kv_cache_dtype == "fp8":
         changes["kv_cache_dtype"] = "fp8_e4m3"
+    if plan.draft_tokens is not None and drafts_itself(plan.draft_method):
+        changes["draft_method"] = "mtp"
     extra = tuple((name, value) for name, value in plan.extra if value is not False)
     plan = msgspec.structs.replace(plan, **changes, extra=extra)
     # Without metrics no autoscaler and no read-back could see it.

@@ -14,6 +14,7 @@ from servetune.plan.plan import Plan, Setting
 _ALGORITHM, _DRAFT_MODEL = "speculative_algorithm", "speculative_draft_model_path"
 _STEPS, _VERIFIED = "speculative_num_steps", "speculative_num_draft_tokens"
 _BRANCHES, _NGRAM_BRANCHES = "speculative_eagle_topk", "speculative_ngram_max_bfs_breadth"
+_DRAFTS = (_ALGORITHM, _STEPS, _BRANCHES, _NGRAM_BRANCHES, _VERIFIED)
 #: Names of drafting by layers of the model itself, where no other model is named: the second is
 #: turned into the first when it starts.
 _NEXT_TOKENS = ("EAGLE", "NEXTN")
@@ -44,33 +45,41 @@ def _drafting(plan: Plan) -> Settings:
     drafts = plan.draft_tokens or 0
     if plan.draft_method == "ngram":
         return {_ALGORITHM: "NGRAM", _NGRAM_BRANCHES: 1, _VERIFIED: drafts + 1}
-    if not _of_the_model(plan.draft_method):
+    if not drafts_itself(plan.draft_method):
         raise PlanError(
-            f"SGLang needs to be told which model drafts by {plan.draft_method}",
-            hint=f"give {_ALGORITHM} and {_DRAFT_MODEL} as server arguments; of the model's own "
-            "layers the method is mtp",
+            f"{plan.draft_method} needs a model that drafts, which a plan does not name",
+            hint=f"leave draft_tokens out and give {_ALGORITHM}, {_STEPS} and {_DRAFT_MODEL} as "
+            "server arguments, which are not priced; the model's own layers draft by mtp",
         )
     return {_ALGORITHM: "EAGLE", _STEPS: drafts, _BRANCHES: 1, _VERIFIED: drafts + 1}
 
 
-def _of_the_model(method: str | None) -> bool:
+def drafts_itself(method: str | None) -> bool:
+    """Whether layers of the model itself draft by this method."""
     return method is None or method == "mtp" or method.endswith("_mtp")
 
 
 def _read_drafts(settings: Mapping[str, Setting]) -> JsonObject | None:
     """Chains of drafts by a model's own layers or by n-grams, of a length that is given."""
-    algorithm, verified = str(settings[_ALGORITHM]).upper(), settings.get(_VERIFIED)
-    if algorithm == "NGRAM" and settings.get(_NGRAM_BRANCHES) == 1 and _STEPS not in settings:
-        method, drafts = "ngram", verified - 1 if type(verified) is int else 0
-    elif algorithm in _NEXT_TOKENS and settings.get(_BRANCHES) == 1:
-        # With one branch the steps count, whatever the number of tokens is set to.
-        method, steps = "mtp", settings.get(_STEPS)
-        drafts = steps if type(steps) is int else 0
-    else:
+    algorithm, of_another = str(settings[_ALGORITHM]).upper(), settings.get(_DRAFT_MODEL)
+    names = settings.keys() & set(_DRAFTS)
+    if of_another is not None or settings.get("speculative_adaptive") is True:
         return None
-    if drafts < 1 or settings.get(_DRAFT_MODEL) is not None:
+    if algorithm == "NGRAM" and names == {_ALGORITHM, _NGRAM_BRANCHES, _VERIFIED}:
+        return _chain("ngram", settings[_NGRAM_BRANCHES], settings[_VERIFIED], verified=1)
+    # With one branch the steps count, whatever the number of tokens is set to.
+    if algorithm in _NEXT_TOKENS and names - {_VERIFIED} == {_ALGORITHM, _STEPS, _BRANCHES}:
+        return _chain("mtp", settings[_BRANCHES], settings[_STEPS], verified=0)
+    return None
+
+
+def _chain(method: str, branches: Setting, tokens: Setting, *, verified: int) -> JsonObject | None:
+    """Fields of a Plan; `verified` of the tokens are not drafted."""
+    if type(branches) is not int or type(tokens) is not int:
         return None
-    return {"draft_tokens": drafts, "draft_method": method}
+    if branches != 1 or tokens <= verified:
+        return None
+    return {"draft_tokens": tokens - verified, "draft_method": method}
 
 
 def _read(settings: Mapping[str, Setting]) -> Settings:
@@ -92,8 +101,8 @@ WORDS = words_of(
         "enforce_eager": _enforce_eager,
     },
     drafts=DraftWords(
-        names=(_ALGORITHM, _STEPS, _BRANCHES, _NGRAM_BRANCHES, _VERIFIED),
-        said=_drafting,
+        names=_DRAFTS,
+        settings=_drafting,
         read=_read_drafts,
     ),
     read=_read,

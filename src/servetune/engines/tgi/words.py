@@ -29,18 +29,18 @@ def _in_environment(_plan: Plan) -> Settings:
 def _drafting(plan: Plan) -> Settings:
     if plan.draft_method != "ngram":
         raise PlanError(
-            "TGI drafts by n-grams, but for models that come with heads of Medusa",
-            hint="give the method as ngram",
+            f"TGI looks drafts up in the text, and does not draft by {plan.draft_method or 'mtp'}",
+            hint="give --draft-method ngram",
         )
     return {_SPECULATE: plan.draft_tokens}
 
 
 def _read_drafts(settings: Mapping[str, Setting]) -> JsonObject | None:
-    """Looked up in the text, as for all models that come without heads of their own; 0 is none."""
+    """Looked up in the text, as for all models that come without heads of Medusa."""
     tokens = settings[_SPECULATE]
-    if type(tokens) is not int:
+    if type(tokens) is not int or tokens < 1:
         return None
-    return {"draft_tokens": tokens, "draft_method": "ngram"} if tokens else {}
+    return {"draft_tokens": tokens, "draft_method": "ngram"}
 
 
 def _read(settings: Mapping[str, Setting]) -> Settings:
@@ -61,6 +61,6 @@ WORDS = words_of(
         "prefix_caching": _in_environment,
         "chunked_prefill": _in_environment,
     },
-    drafts=DraftWords(names=(_SPECULATE,), said=_drafting, read=_read_drafts),
+    drafts=DraftWords(names=(_SPECULATE,), settings=_drafting, read=_read_drafts),
     read=_read,
 )

@@ -34,4 +34,4 @@ def _read_drafts(settings: Mapping[str, Setting]) -> JsonObject | None:
     return {"draft_tokens": tokens, "draft_method": method}
 
 
-WORDS = words_of("vllm", drafts=DraftWords(names=(_DRAFTS,), said=_drafting, read=_read_drafts))
+WORDS = words_of("vllm", drafts=DraftWords(names=(_DRAFTS,), settings=_drafting, read=_read_drafts))

@@ -126,7 +126,7 @@ class PromptStepScheduler(Scheduler):
         self._firsts_s.pop(sequence.index, None)
 
     def _times_s(self, sequence: Sequence) -> tuple[float, ...]:
-        """The same, but for the first of each stretch, which came with a step of prompts."""
+        """End of each step in which it got tokens so far; the first of a stretch had prompts."""
         firsts_s, ends_s = self._firsts_s.get(sequence.index, ()), self.ends_s
         times_s: list[float] = []
         for first_s, (first, stop) in zip(firsts_s, self._stretches_of(sequence), strict=True):
@@ -514,7 +514,7 @@ class InterruptingScheduler(PromptStepScheduler):
         self._variant = config.variant
         self._waited_steps = 1
         self._prompts_considered = False  # for prompts, since the last step that decoded
-        self._passed_over = False  # who waits, by the planned step: one of prompts came before
+        self._passed_over = False  # the queue: the planned step follows a batch of prompts
         self._promised = 0  # prompts and whole answers of all that run
 
     def commit(self) -> list[Sequence]:

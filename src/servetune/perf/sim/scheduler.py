@@ -482,7 +482,7 @@ class Scheduler:
             self._add_part(sequence, tokens, self._more_blocks(sequence, found + tokens))
             budget -= tokens
 
-    # What decoding sequences gain and hold: one token a step here, `drafts` has more.
+    # What decoding sequences gain and hold: one token a step here, more in `speculative`.
 
     @property
     def _decode_tokens(self) -> int:

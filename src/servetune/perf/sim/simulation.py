@@ -363,15 +363,14 @@ def _check_context(request: Request, plan: Plan) -> None:
 def _check_possible(requests: tuple[Request, ...], config: SchedulerConfig) -> None:
     """Refuse requests that would wait for ever."""
     cache_tokens = max(0, config.capacity_blocks - config.state_blocks) * config.block_tokens
+    variant, most_tokens = config.variant, None
     drafted = config.draft_tokens + config.lookahead_tokens
-    if config.variant is not None:  # room is kept for whole answers, the last token included
-        further = 1 + config.block_tokens if isinstance(config.variant, PrefillFirstVariant) else 0
-        drafted = max(drafted, 1) + further
-        if (
-            isinstance(config.variant, InterruptingVariant)
-            and config.variant.max_batch_total_tokens
-        ):
-            cache_tokens = min(cache_tokens, config.variant.max_batch_total_tokens)
+    # Room is kept for whole answers, the last token included.
+    if isinstance(variant, PrefillFirstVariant):
+        drafted = max(drafted, 1) + 1 + config.block_tokens
+    elif isinstance(variant, InterruptingVariant):
+        drafted = max(config.draft_tokens, 1)
+        most_tokens = variant.max_batch_total_tokens
     latest_s = 0.0
     for request in requests:
         if request.due_s < latest_s:
@@ -386,6 +385,11 @@ def _check_possible(requests: tuple[Request, ...], config: SchedulerConfig) -> N
             raise PlanError(
                 f"{_shown(request)}, more than the whole KV cache of {cache_tokens}",
                 hint="more tensor_parallel, a narrower kv_cache_dtype or shorter requests",
+            )
+        if most_tokens is not None and request.input_tokens + request.output_tokens > most_tokens:
+            raise PlanError(
+                f"{_shown(request)}, more than max_batch_total_tokens {most_tokens}",
+                hint="raise max_batch_total_tokens, or shorten the requests",
             )
         most = config.max_num_batched_tokens
         if not config.chunked_prefill and request.input_tokens > most:
