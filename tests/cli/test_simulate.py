@@ -168,7 +168,7 @@ def test_a_rate_beyond_capacity_stops_by_duration_and_says_so(servetune):
                 *("--concurrency", "4", "--engine", "tgi"),
                 *("--server-args", "max_batch_total_tokens=160"),
             ),
-            "more than the whole KV cache of 160",
+            "more than max_batch_total_tokens 160",
         ),
         (
             ("--concurrency", "4", "--server-args", "max_num_batched_tokens=64;max_num_seqs=128"),
