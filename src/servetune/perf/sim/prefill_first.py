@@ -435,8 +435,8 @@ class PrefillFirstScheduler(PromptStepScheduler):
         return min(sequence.computed, sequence.to_compute)
 
     def _got(self, sequence: Sequence) -> int:
-        """Tokens of a decoding sequence so far, the last of which is not in the cache yet."""
-        return self._length_before(sequence, len(self.ends_s)) - sequence.prompt_tokens + 1
+        """Tokens of a decoding sequence so far."""
+        return sequence.generated + len(self.ends_s) - sequence.first_step
 
     def _promised_tokens(self) -> float:
         """Tokens kept free for the answers of decoding sequences."""

@@ -250,6 +250,10 @@ class SpeculativeScheduler(Scheduler):
 class SpeculativePrefillFirst(PrefillFirstScheduler, SpeculativeScheduler):
     """SGLang's scheduler where every decoding sequence has drafts."""
 
+    def _got(self, sequence: Sequence) -> int:
+        # The last token is not in the cache yet.
+        return self._length_before(sequence, len(self.ends_s)) - sequence.prompt_tokens + 1
+
 
 class SpeculativeInterrupting(InterruptingScheduler, SpeculativeScheduler):
     """TGI's router where every decoding sequence has drafts."""
