@@ -15,8 +15,8 @@ _ALGORITHM, _DRAFT_MODEL = "speculative_algorithm", "speculative_draft_model_pat
 _STEPS, _VERIFIED = "speculative_num_steps", "speculative_num_draft_tokens"
 _BRANCHES, _NGRAM_BRANCHES = "speculative_eagle_topk", "speculative_ngram_max_bfs_breadth"
 _DRAFTS = (_ALGORITHM, _STEPS, _BRANCHES, _NGRAM_BRANCHES, _VERIFIED)
-#: Names of drafting by layers of the model itself, where no other model is named: the second is
-#: turned into the first when it starts.
+#: Names of drafting by layers of the model itself, where no other model is named; SGLang turns the
+#: second into the first.
 _NEXT_TOKENS = ("EAGLE", "NEXTN")
 
 
@@ -38,9 +38,9 @@ def _enforce_eager(plan: Plan) -> Settings:
 
 
 def _drafting(plan: Plan) -> Settings:
-    """Chains of drafts, which is what a Plan has; most defaults of SGLang are trees.
+    """Settings of a chain of drafts, which is what a Plan has; most defaults of SGLang are trees.
 
-    It counts the token that is verified anyway as one of the drafted.
+    SGLang counts the token that every step yields anyway among the drafted ones.
     """
     drafts = plan.draft_tokens or 0
     if plan.draft_method == "ngram":

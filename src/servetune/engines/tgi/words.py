@@ -30,13 +30,13 @@ def _drafting(plan: Plan) -> Settings:
     if plan.draft_method != "ngram":
         raise PlanError(
             f"TGI looks drafts up in the text, and does not draft by {plan.draft_method or 'mtp'}",
-            hint="give --draft-method ngram",
+            hint="take the draft method ngram",
         )
     return {_SPECULATE: plan.draft_tokens}
 
 
 def _read_drafts(settings: Mapping[str, Setting]) -> JsonObject | None:
-    """Looked up in the text, as for all models that come without heads of Medusa."""
+    """Drafts by n-grams, as of all models that come without heads of Medusa."""
     tokens = settings[_SPECULATE]
     if type(tokens) is not int or tokens < 1:
         return None

@@ -514,7 +514,7 @@ class InterruptingScheduler(PromptStepScheduler):
         self._variant = config.variant
         self._waited_steps = 1
         self._prompts_considered = False  # for prompts, since the last step that decoded
-        self._passed_over = False  # the queue: the planned step follows a batch of prompts
+        self._passed_over = False  # nobody was looked at for the planned step, but will be next
         self._promised = 0  # prompts and whole answers of all that run
 
     def commit(self) -> list[Sequence]:
