@@ -322,12 +322,12 @@ def _ttft_s(runs: Runs, laws: StepLaws, running: Array) -> Array:
     clump_s = runs.clump_s(laws, runs.mixed_s(laws, one, 0 * one))
     taken = np.maximum(1.0, (runs.budget - running) / runs.inputs)
     steady = running / runs.steps
+    full_s = runs.mixed_s(laws, taken, running)
     for low, high in _SLICES:
         generation = np.maximum(1.0, 0.5 + later * (low + high) / 2)
         window = np.sqrt(12 * generation) * runs.spread + burst_steps
         coming = others * np.maximum(steady, users / np.maximum(1.0, window))
         ttft_s, *_ = _waiting(runs, laws, np.minimum(coming, taken), running)
-        full_s = runs.mixed_s(laws, taken, running)
         queue = np.maximum(0.0, users - window * taken) / 2  # in its mean, prompts ahead
         total = total + later * (high - low) * (ttft_s + queue / taken * full_s + clump_s)
     return np.asarray(total / runs.generations)
@@ -336,8 +336,8 @@ def _ttft_s(runs: Runs, laws: StepLaws, running: Array) -> Array:
 def _warm_up_s(runs: Runs, c: Mapping[str, Array]) -> Array:
     experts = runs.stack.experts
     mxfp4_s, other_s = c["closed_loop.warm_up_mxfp4_s"], c["closed_loop.warm_up_experts_s"]
-    each_s = np.where(experts["mxfp4"] > 0, mxfp4_s[:, None], other_s[:, None])
-    experts_s = np.where(experts["count"] > 0, each_s, 0.0).max(axis=1, initial=0.0)
+    each_s = np.where(experts["mxfp4"] > 0, mxfp4_s, other_s)
+    experts_s = np.where(experts["count"] > 0, each_s, 0.0).max(axis=0, initial=0.0)
     return np.asarray(runs.cold * (c["closed_loop.warm_up_s"] + experts_s))
 
 

@@ -6,8 +6,8 @@ tries many coefficients on the same work.
 
 | symbol | here |
 |---|---|
-| R | plans, the first axis of every array |
-| M, E, A | most distinct matrix products, expert layers, attentions of any plan |
+| R | plans, the last axis of every array |
+| M, H, E, A | most distinct matrix products, output heads, expert layers, attentions of any plan |
 
 Places that a plan does not use have a count of zero.
 """
@@ -89,6 +89,7 @@ class PlanBatch:
             chosen.append(number)
         numbers = np.array(chosen, dtype=np.intp)
         self.matrices = _table([row.matrices for row in rows], _MATRIX, numbers)
+        self.heads = _table([row.heads for row in rows], _MATRIX, numbers)
         self.experts = _table([row.experts for row in rows], _EXPERTS, numbers)
         self.attentions = _table([row.attentions for row in rows], _ATTENTION, numbers)
         self.flat = _columns(rows, numbers)
@@ -133,29 +134,29 @@ class StepLaws:
         flat = stack.flat
         memory = flat["bytes_per_s"]
         self._plain_bytes_per_s = memory * c["gemm.memory_fraction"]
-        self._matrices = _matrix_lines(stack.matrices, memory, c)
+        self._products = _Products(stack.matrices, memory, c)
+        self._heads = _Products(stack.heads, memory, c)
         self._expert_rates = (
             _expert_flops_per_s(stack.experts, c),
-            (memory * c["experts.memory_fraction"])[:, None],
+            (memory * c["experts.memory_fraction"]),
         )
-        self._extra_gemm_rows = c["gemm.extra_rows"][:, None] * stack.matrices["narrow"]
         self._extra_rows = np.where(
             stack.experts["widened"] > 0,
-            c["experts.extra_rows_packed"][:, None],
-            c["experts.extra_rows"][:, None],
+            c["experts.extra_rows_packed"],
+            c["experts.extra_rows"],
         )
         attention = stack.attentions
         self._pair_s, self._key_s, self._one_pass = _attention_lines(stack, c)
-        latent_layers = (attention["count"] * attention["latent"]).sum(axis=1)
+        latent_layers = (attention["count"] * attention["latent"]).sum(axis=0)
         self._fixed_s = (
             flat["layers"] * c["small_kernels.per_layer"] * c["small_kernels.kernel_s"]
-            + attention["count"].sum(axis=1) * c["attention.kernel_s"]
+            + attention["count"].sum(axis=0) * c["attention.kernel_s"]
             + latent_layers * c["attention.latent_s"]
-            + (attention["count"] * attention["indexing"]).sum(axis=1) * c["attention.index_s"]
-            + (stack.experts["count"] * _expert_kernel_s(stack.experts, c)).sum(axis=1)
+            + (attention["count"] * attention["indexing"]).sum(axis=0) * c["attention.index_s"]
+            + (stack.experts["count"] * _expert_kernel_s(stack.experts, c)).sum(axis=0)
         )
         # What a step with prompts waits for beside its products, and a launch of all layers.
-        experts_s = c["launch.experts_s"] * stack.experts["count"].sum(axis=1)
+        experts_s = c["launch.experts_s"] * stack.experts["count"].sum(axis=0)
         self._apart_s = experts_s + c["launch.mixer_s"] * flat["other_mixers"]
         self._layers_s = c["launch.layer_s"] * flat["layers"]
         self._captures = c["launch.captured_tokens"], c["launch.captured_sequences"]
@@ -193,16 +194,16 @@ class StepLaws:
         if flat["drafted"].any():
             device_s += self._drafting_s(decode_sequences)
         window = attention["window"]
-        pairs = np.minimum(prefill_pairs[:, None], prefill_tokens[:, None] * window)
-        pairs += (c["attention.extra_pairs_per_token"] * prefill_tokens)[:, None]
-        keys = np.minimum(decode_context_tokens[:, None], decode_sequences[:, None] * window)
+        pairs = np.minimum(prefill_pairs, prefill_tokens * window)
+        pairs += c["attention.extra_pairs_per_token"] * prefill_tokens
+        keys = np.minimum(decode_context_tokens, decode_sequences * window)
         key_s = self._key_s
         if self._one_pass is not None:
             one_pass_key_s, most_sequences = self._one_pass
-            one_pass = decode_sequences[:, None] > most_sequences
-            one_pass &= (decode_context_tokens <= decode_sequences * ONE_PASS_TOKENS)[:, None]
+            one_pass = decode_sequences > most_sequences
+            one_pass &= decode_context_tokens <= decode_sequences * ONE_PASS_TOKENS
             key_s = np.where(one_pass, one_pass_key_s, key_s)
-        device_s += (self._pair_s * pairs).sum(axis=1) + (key_s * keys).sum(axis=1)
+        device_s += (self._pair_s * pairs).sum(axis=0) + (key_s * keys).sum(axis=0)
         prompts = prefill_tokens > 0
         most = np.where(prompts, *self._captures)
         captured = _share_within(most - prefill_tokens - decode_sequences, spread_tokens)
@@ -218,7 +219,7 @@ class StepLaws:
         if flat["hand_overs"].any():
             rows = prefill_sequences + decode_tokens
             sampled_s = self._sampled_bytes_per_row * rows / self._plain_bytes_per_s
-            head_s = c["device_factor"] * (self._logits_s(rows) + sampled_s)
+            head_s = c["device_factor"] * (self._heads.seconds(rows) + sampled_s)
             in_flight = self._batches
             if in_flight is None:
                 in_flight = 1 + flat["hand_overs"] * np.clip(sequences - 1, 0.0, 1.0)
@@ -229,40 +230,26 @@ class StepLaws:
         load = self._stream_s * streamed / step_s
         return np.asarray(step_s * slowdown(load))
 
-    def _logits_s(self, rows: Array) -> Array:
-        """Products that are computed for sequences alone, not for every token."""
-        table = self._stack.matrices
-        return np.asarray((self._products_s(rows[:, None]) * table["logits_only"]).sum(axis=1))
-
-    def _products_s(self, met: Array) -> Array:
-        """Each plain product with so many rows, shape (R, M)."""
-        kernel_s, compute_s, weights_s, traffic_s = self._matrices
-        filled = met + self._extra_gemm_rows * (1 - np.exp(-met / FILLING_ROWS))
-        return np.asarray(kernel_s + np.maximum(compute_s * filled, weights_s + traffic_s * met))
-
     def _drafting_s(self, sequences: Array) -> Array:
         """One layer and the output head for every drafted token, one after another."""
         flat = self._stack.flat
         layer_s = self._dense_s(sequences, 0 * sequences) / flat["layers"]
-        drafted_s = layer_s + self._logits_s(sequences)
+        drafted_s = layer_s + self._heads.seconds(sequences)
         return np.asarray(flat["drafted"] * drafted_s * (sequences > 0))
 
     def _dense_s(self, tokens: Array, rows: Array) -> Array:
         c, flat = self.c, self._stack.flat
-        matrices, experts = self._stack.matrices, self._stack.experts
-        met = np.where(matrices["logits_only"] > 0, rows[:, None], tokens[:, None])
-        seconds = self._products_s(met).sum(axis=1)
+        experts = self._stack.experts
+        seconds = self._products.seconds(tokens) + self._heads.seconds(rows)
         flops_per_s, bytes_per_s = self._expert_rates
-        wide = tokens[:, None]
-        visits = experts["visits"] * wide
-        every = wide <= c["experts.every_expert_tokens"][:, None]
+        visits = experts["visits"] * tokens
+        every = tokens <= c["experts.every_expert_tokens"]
         touched = np.where(every, 1.0, visits / (1 + visits))
-        moved = experts["local_bytes"] * touched + experts["traffic_bytes"] * wide
+        moved = experts["local_bytes"] * touched + experts["traffic_bytes"] * tokens
         extra = self._extra_rows * experts["row_flops"] * touched
-        computed = experts["flops"] * wide * np.where(every, experts["choices"], 1.0) + extra
-        seconds += (experts["count"] * np.maximum(computed / flops_per_s, moved / bytes_per_s)).sum(
-            axis=1
-        )
+        computed = experts["flops"] * tokens * np.where(every, experts["choices"], 1.0) + extra
+        experts_s = np.maximum(computed / flops_per_s, moved / bytes_per_s)
+        seconds += (experts["count"] * experts_s).sum(axis=0)
         moved_bytes = flat["elementwise_bytes_per_token"] * tokens
         moved_bytes += self._sampled_bytes_per_row * rows
         seconds += moved_bytes / self._plain_bytes_per_s
@@ -329,36 +316,42 @@ def _part_lines(
     )
 
 
-def _matrix_lines(
-    table: Mapping[str, Array], bytes_per_s: Array, c: Mapping[str, Array]
-) -> tuple[Array, Array, Array, Array]:
-    flops_per_s, reached_bytes_per_s = _rates(table, bytes_per_s, c)
-    narrow = table["narrow"] > 0
-    blocks_s, narrow_s = (c[f"gemm.kernel_{kind}_s"][:, None] for kind in ("blocks", "8bit"))
-    narrow_s = np.where(table["blocks"] > 0, blocks_s, narrow_s)
-    kernel_s = np.where(narrow, narrow_s, c["gemm.kernel_s"][:, None])
-    count = table["count"]
-    return (
-        count * kernel_s,
-        count * table["flops"] / flops_per_s,
-        count * table["weight_bytes"] / reached_bytes_per_s,
-        count * table["traffic_bytes"] / reached_bytes_per_s,
-    )
+class _Products:
+    """Plain products of every plan, each as `_MatrixLine` of `step` has it."""
+
+    def __init__(
+        self, table: Mapping[str, Array], bytes_per_s: Array, c: Mapping[str, Array]
+    ) -> None:
+        count = table["count"]
+        flops_per_s, reached_bytes_per_s = _rates(table, bytes_per_s, c)
+        narrow = table["narrow"] > 0
+        narrow_s = np.where(table["blocks"] > 0, c["gemm.kernel_blocks_s"], c["gemm.kernel_8bit_s"])
+        self._kernels_s = (count * np.where(narrow, narrow_s, c["gemm.kernel_s"])).sum(axis=0)
+        self._compute_s = count * table["flops"] / flops_per_s
+        self._weights_s = count * table["weight_bytes"] / reached_bytes_per_s
+        self._traffic_s = count * table["traffic_bytes"] / reached_bytes_per_s
+        self._padding_s = self._compute_s * (c["gemm.extra_rows"] * narrow)
+
+    def seconds(self, rows: Array) -> Array:
+        """All of them with so many rows, shape (R,)."""
+        computed_s = self._compute_s * rows - self._padding_s * np.expm1(-rows / FILLING_ROWS)
+        moved_s = self._weights_s + self._traffic_s * rows
+        return np.asarray(self._kernels_s + np.maximum(computed_s, moved_s).sum(axis=0))
 
 
 def _attention_lines(
     stack: PlanBatch, c: Mapping[str, Array]
 ) -> tuple[Array, Array, tuple[Array, Array] | None]:
-    """Numbers of `_AttentionLine` of `step`, shapes (R, A); the last two only if any needs them."""
+    """Numbers of `_AttentionLine` of `step`, shapes (A, R); the last two only if any needs them."""
     table, flat = stack.attentions, stack.flat
     own = {
-        name.removeprefix("attention."): values[:, None]
+        name.removeprefix("attention."): values
         for name, values in c.items()
         if name.startswith("attention.")
     }
-    memory = flat["bytes_per_s"][:, None]
+    memory = flat["bytes_per_s"]
     latent, small = table["latent"] > 0, table["small_cache"] > 0
-    peak = np.where(table["indexing"] > 0, flat["fp8_flops"][:, None], flat["bf16_flops"][:, None])
+    peak = np.where(table["indexing"] > 0, flat["fp8_flops"], flat["bf16_flops"])
     flops_per_s = peak * own["compute_fraction"]
     flops_per_s *= np.where(latent, own["latent_compute_share"], 1.0)
     bytes_per_s = memory * own["memory_fraction"] * np.where(latent, own["latent_memory_share"], 1)
@@ -368,7 +361,7 @@ def _attention_lines(
     reads = 1 + (queries != own["read_once_group"]) * repeated * (queries - 1)
     computed_s = np.maximum(
         own["widened_number_s"] * table["widened"] * reads,
-        flat["tokens_each"][:, None] * table["key_flops"] / flops_per_s,
+        flat["tokens_each"] * table["key_flops"] / flops_per_s,
     )
     key_s = table["count"] * np.maximum(table["key_bytes"] * reads / bytes_per_s, computed_s)
     pair_s = table["count"] * table["pair_flops"] / flops_per_s
@@ -377,9 +370,9 @@ def _attention_lines(
     heads = table["query_heads"]
     limited = (own["one_pass_heads"] > 0) & (heads > 0)
     most_sequences = np.full_like(queries, np.inf)
-    places = own["one_pass_heads"] * flat["dies"][:, None]
+    places = own["one_pass_heads"] * flat["dies"]
     np.divide(places, heads, out=most_sequences, where=limited)
-    shorter = np.maximum(1.0, ONE_PASS_TOKENS / stack.longest_tokens[:, None])
+    shorter = np.maximum(1.0, ONE_PASS_TOKENS / stack.longest_tokens)
     share = np.minimum(own["one_pass_memory_fraction"] * shorter, own["memory_fraction"])
     one_pass_s = np.maximum(table["key_bytes"] * queries / (memory * share), computed_s)
     return pair_s, key_s, (table["count"] * one_pass_s, most_sequences)
@@ -391,38 +384,38 @@ def _rates(
     """FLOP/s and bytes/s that products of each kind reach."""
     fraction = np.where(
         table["four_bit"] > 0,
-        c["gemm.compute_fraction_4bit"][:, None],
+        c["gemm.compute_fraction_4bit"],
         np.where(
             table["narrow"] > 0,
-            c["gemm.compute_fraction_8bit"][:, None],
-            c["gemm.compute_fraction"][:, None],
+            c["gemm.compute_fraction_8bit"],
+            c["gemm.compute_fraction"],
         ),
     )
-    fraction *= np.where(table["blocks"] > 0, c["gemm.blocks_share"][:, None], 1.0)
+    fraction *= np.where(table["blocks"] > 0, c["gemm.blocks_share"], 1.0)
     thin = np.where(
         table["thin"] > 0,
-        c["gemm.memory_fraction_8bit"][:, None],
-        c["gemm.memory_fraction"][:, None],
+        c["gemm.memory_fraction_8bit"],
+        c["gemm.memory_fraction"],
     )
-    thin = np.where(table["four_bit"] > 0, c["gemm.memory_fraction_4bit"][:, None], thin)
-    most = np.where(table["widened"] > 0, c["gemm.widened_flops_per_s"][:, None], np.inf)
-    return np.minimum(table["peak_flops"] * fraction, most), bytes_per_s[:, None] * thin
+    thin = np.where(table["four_bit"] > 0, c["gemm.memory_fraction_4bit"], thin)
+    most = np.where(table["widened"] > 0, c["gemm.widened_flops_per_s"], np.inf)
+    return np.minimum(table["peak_flops"] * fraction, most), bytes_per_s * thin
 
 
 def _expert_kernel_s(table: Mapping[str, Array], c: Mapping[str, Array]) -> Array:
     plain, blocks, four_bit, mxfp4 = (
-        c[f"experts.layer{kind}_s"][:, None] for kind in ("", "_blocks", "_4bit", "_mxfp4")
+        c[f"experts.layer{kind}_s"] for kind in ("", "_blocks", "_4bit", "_mxfp4")
     )
     plain = np.where(table["mxfp4"] > 0, mxfp4, plain)
-    apart = table["router_group_experts"] > c["experts.fused_group_experts"][:, None]
+    apart = table["router_group_experts"] > c["experts.fused_group_experts"]
     kernel_s = np.where(table["blocks"] > 0, blocks, plain)
     kernel_s = np.where(table["four_bit"] > 0, four_bit, kernel_s)
-    return np.asarray(kernel_s + apart * c["experts.router_s"][:, None])
+    return np.asarray(kernel_s + apart * c["experts.router_s"])
 
 
 def _expert_flops_per_s(table: Mapping[str, Array], c: Mapping[str, Array]) -> Array:
     plain, packed, mxfp4, eight_bit, blocks, four_bit = (
-        c[f"experts.compute_fraction{kind}"][:, None]
+        c[f"experts.compute_fraction{kind}"]
         for kind in ("", "_packed", "_mxfp4", "_8bit", "_blocks", "_4bit")
     )
     packed = np.where(table["mxfp4"] > 0, mxfp4, packed)
@@ -430,7 +423,7 @@ def _expert_flops_per_s(table: Mapping[str, Array], c: Mapping[str, Array]) -> A
     narrow = np.where(table["blocks"] > 0, blocks, eight_bit)
     narrow = np.where(table["four_bit"] > 0, four_bit, narrow)
     fraction = np.where(table["narrow"] > 0, narrow, wide)
-    narrowed = 1 + c["experts.half_columns"][:, None] / table["columns"]
+    narrowed = 1 + c["experts.half_columns"] / table["columns"]
     return np.asarray(table["peak_flops"] * fraction / narrowed)
 
 
@@ -443,7 +436,6 @@ _MATRIX = {
     "flops": 0.0,
     "weight_bytes": 0.0,
     "traffic_bytes": 0.0,
-    "logits_only": 0.0,
     **_KIND,
 }
 _EXPERTS = {
@@ -514,7 +506,10 @@ class _Row:
     """One plan's numbers, in the order of the tables' columns."""
 
     def __init__(self, ops: Operations, node: Node, plan: Plan) -> None:
-        self.matrices = [_matrix_row(op, ops, node) for op in ops.matrices]
+        self.matrices, self.heads = (
+            [_matrix_row(op, ops, node) for op in ops.matrices if op.logits_only == logits]
+            for logits in (False, True)
+        )
         self.experts = [_experts_row(op, ops, node) for op in ops.experts]
         self.attentions = [_attention_row(op, node) for op in ops.attentions]
         split = ops.tensor_parallel > 1
@@ -558,7 +553,7 @@ def _table(
     names: Mapping[str, float],
     numbers: NDArray[np.intp],
 ) -> dict[str, Array]:
-    """Column name -> values of shape (R, places), unused places filled.
+    """Column name -> values of shape (places, R), unused places filled.
 
     Args:
         parts: Parts of each distinct row.
@@ -570,7 +565,8 @@ def _table(
     values = np.array(
         [[*part, *[empty] * (width - len(part))] for part in parts], dtype=float
     ).reshape(len(parts), width, len(names))
-    return {name: values[numbers, :, i] for i, name in enumerate(names)}
+    columns = np.ascontiguousarray(values.transpose(2, 1, 0)).take(numbers, axis=2)
+    return dict(zip(names, columns, strict=True))
 
 
 def _lines(law: Collective) -> list[float]:
@@ -590,7 +586,6 @@ def _matrix_row(op: MatrixOp, ops: Operations, node: Node) -> tuple[float, ...]:
         op.flops_per_row,
         op.weight_bytes,
         (op.inputs + op.outputs) * ops.activation_bytes,
-        float(op.logits_only),
         *_kind(op, node),
     )
 
