@@ -43,7 +43,8 @@ def device(name: str, *, extra_toml: Path | None = None) -> Device:
 
     Without an exact match, the order of words is ignored, and so are words that distinguish no
     two devices (`A100 80GB SXM`, `H100-SXM5`, `GB200 NVL72`) and a memory size or form factor
-    that the device has (`L40S PCIe`, `l4-24gb`). An instance's name stands for its device.
+    that the device has (`L40S PCIe`, `l4-24gb`). An instance's name stands for its device, and of
+    a name with a remark the part that is known (`DGX Spark (GB10)`, `H100 (Azure ND H100 v5)`).
 
     Raises:
         UnknownName: No such device; the nearest names are in the hint.
@@ -54,11 +55,10 @@ def device(name: str, *, extra_toml: Path | None = None) -> Device:
         'L4'
     """
     known = _devices(extra_toml)
-    found = (
-        known.by_spelling.get(_spelling(name))
-        or known.by_words.get(_words(name))
-        or known.by_name_and_features(_words(name))
-    )
+    found = known.named(name)
+    if found is None and (parts := _REMARKED.fullmatch(name.strip())):
+        fitting = {each.name: each for part in parts.groups() if (each := known.named(part))}
+        found = next(iter(fitting.values())) if len(fitting) == 1 else None
     if found is None and (of_instance := _instance_devices().get(name.strip().lower())):
         found = known.by_name.get(of_instance)
     if found is None:
@@ -127,6 +127,15 @@ class _Devices:
             words: devices[key] for words, keys in owners.items() if len(keys) == 1 for key in keys
         }
 
+    def named(self, name: str) -> Device | None:
+        """Device of a name, by its letters, else by its words."""
+        words = _words(name)
+        return (
+            self.by_spelling.get(_spelling(name))
+            or self.by_words.get(words)
+            or self.by_name_and_features(words)
+        )
+
     def by_name_and_features(self, words: frozenset[str]) -> Device | None:
         """Only device that matches the words, including memory size and form factor."""
         features = {word for word in words if word == "pcie" or _MEMORY.fullmatch(word)}
@@ -186,6 +195,7 @@ _OPTIONAL = re.compile(
     r"core|accelerator|edition|generation|blackwell|mega|nvl\d+"
 )
 _MEMORY = re.compile(r"(\d+)(gb|gib|g)")
+_REMARKED = re.compile(r"(.+?)\s*\((.+)\)")
 _GLUED = re.compile(r"(sxm\d?|pcie|oam)")
 
 #: Range of the memory size in a device's name over the size that the driver reports, in GiB: with
