@@ -49,9 +49,6 @@ _INSTANT_S = 1e-9
 _FALLING_OUT_STEPS = 5.0
 #: Share of users in step below which there are none.
 _NO_SHARE = 0.01
-#: Sequences that can decode beside their prompts from which users stay in step, read off the
-#: simulator: without it equal answers of two tokens took up to 86% too long.
-_FEW_BESIDE = 2.0
 #: Shares of the generations after the first at whose middles their waiting is read.
 _SLICES = ((0.0, 1 / 9), (1 / 9, 1 / 3), (1 / 3, 2 / 3), (2 / 3, 1.0))
 
@@ -65,10 +62,6 @@ def closed_loops(runs: Runs, laws: StepLaws) -> RunTimes:
     window = np.sqrt(12) * runs.spread
     share = np.where(apart, runs.equal, np.exp(-window / _FALLING_OUT_STEPS))
     share[_fallen_apart(runs, laws) | (runs.gained != 1) | (share < _NO_SHARE)] = 0.0
-    # Where one prompt and one answer of a step or two fill a step, nobody stays in step; prompts of
-    # several steps follow each other in step again.
-    beside = runs.decoding_beside(laws.c)
-    share[~apart & (beside > 1) & (beside < _FEW_BESIDE)] = 0.0
     if share.any():
         found = found.blended(share, _loops_in_step(runs, laws))
     if (single := runs.answer_steps <= 0).any():
@@ -129,7 +122,9 @@ def _loops_in_step(runs: Runs, laws: StepLaws) -> RunTimes:
     """Closed loops of users with equal answers, who end together; see `SteadyState`."""
     apart = runs.apart(laws.c)
     intake_s = laws.c["closed_loop.intake_s"]
-    placed = np.minimum(runs.placed(laws.c), np.maximum(1.0, runs.decoding_beside(laws.c)))
+    # Those that decode beside the prompts of others, and the group whose prompts are computed.
+    most = runs.decoding_beside(laws.c) + runs.budget / np.minimum(runs.inputs, runs.budget)
+    placed = np.minimum(runs.placed(laws.c), most)
     others, waiting = (placed - 1) / placed, runs.users - placed
     taken = np.minimum(placed, runs.group)
     one = np.ones_like(placed)
@@ -146,7 +141,9 @@ def _loops_in_step(runs: Runs, laws: StepLaws) -> RunTimes:
     mixed_s = runs.mixed_s(laws, taken, beside) / parts
     ended = ended_meanwhile(request_s, clump_s, plain_s, mixed_s, taken=taken, parts=parts)
     back = np.minimum(placed, begun * (1 + ended * np.maximum(0.0, 1 - waiting / taken)))
-    group = np.where(apart, taken, np.maximum(np.minimum(taken, back), placed / runs.steps))
+    # One group decodes beside each step with prompts of others, and one has its own computed.
+    least = placed / (1 + runs.steps / parts)
+    group = np.where(apart, taken, np.maximum(np.minimum(taken, back), least))
     groups, queue = placed / group, np.where(apart, placed, back) / group
     beside = np.where(apart, 0.0, placed - group)
     group_s = runs.mixed_s(laws, group, beside)

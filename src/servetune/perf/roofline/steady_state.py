@@ -389,9 +389,11 @@ class SteadyState:
                 self._places = self.most_running
         if not c.scheduling.separate_prefill:
             each = law.tokens_each + self.computed_tokens / self._decode_steps
-            self.most_running = min(self._places, self._budget / each)
-            if self._equal:  # a group of more would not fit a step
-                self._places = self.most_running = max(1.0, self.most_running)
+            beside = self._budget / each
+            self.most_running = min(self._places, beside)
+            if self._equal:  # those who decode, and the group whose prompts fill their steps
+                group = self._budget / min(self.computed_tokens, self._budget)
+                self._places = self.most_running = min(self._places, beside + group)
 
     def at(self, concurrency: int, correction: Correction = _AS_PRICED) -> OperatingPoint:
         """The steady state with `concurrency` requests in flight over all copies."""
@@ -547,7 +549,7 @@ class SteadyState:
             )
             # Prompts of those who wait for a place are there when a group ends.
             back = float(ended) * max(0.0, 1 - waiting / taken)
-            return self._in_step_mixed(placed, taken, plain_s, back)
+            return self._in_step_mixed(placed, taken, plain_s, back, parts)
         group_s, before = self._prompts_s(taken, 0.0), placed / taken - 1
         begun = 1.0  # share of a group whose prompts begin together
         if self._gathering is not None:
@@ -570,20 +572,21 @@ class SteadyState:
         return first_s, plain_s + (1 - others) * (rest_s - decoded_s) / self._decode_steps
 
     def _in_step_mixed(
-        self, placed: float, taken: float, plain_s: float, ended: float
+        self, placed: float, taken: float, plain_s: float, ended: float, parts: float
     ) -> tuple[float, float]:
         """Seconds to the first token and between tokens where groups end one after another.
 
         Steps with prompts decode, too, so that a group begins as many steps after the group before
-        as its prompts take. While it is on its way back, `ended` others end as well.
+        as its prompts take: `parts`, if all are of one group that fits a step. While it is on its
+        way back, `ended` others end as well.
         """
         intake_s = self._law.coefficients.closed_loop.intake_s
         begun = taken  # prompts of one step at the start of the run
         if intake_s:
             begun = min(taken, max(1.0, self._prompts_s(1.0, placed / 2) / intake_s))
         back = begun * min(placed / begun, 1 + ended)
-        # As many prompts a step as answers end, where these fill all steps.
-        group = max(min(taken, back), placed / self._decode_steps)
+        # One group decodes beside each step with prompts of others, and one has its own computed.
+        group = max(min(taken, back), placed / (1 + self._decode_steps / parts))
         groups, queue = placed / group, back / group
         if 1 < placed <= group and self._one_by_one:
             return self._in_step_once(placed, plain_s)
