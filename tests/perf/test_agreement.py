@@ -16,6 +16,7 @@ from servetune.perf import RunOptions, performance_at, simulate
 from servetune.perf.roofline import PlannedRun, predict_runs
 from servetune.plan import Plan
 from servetune.workload import LengthLaws, Workload
+from servetune.workload.arrivals import Poisson
 from servetune.workload.lengths import Lengths
 
 #: Users under the loads of the benchmark, in turns, so that every engine meets every model with
@@ -188,3 +189,28 @@ def test_a_step_that_fills_the_budget_is_captured_whatever_its_rounding() -> Non
         for prompt in (1232, 1233, 1234)
     ]
     assert rates == pytest.approx([rates[0]] * 3, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("engine", "prompt", "answer"), [("vllm", 1000, 500), ("sglang", 200, 800)]
+)
+def test_users_of_an_open_loop_with_a_limit_do_not_come_all_at_once(
+    engine: str, prompt: int, answer: int
+) -> None:
+    """First tokens waited for a burst of all of them, 16 to 30 times as long."""
+    model, machine = "meta-llama/Llama-3.1-8B-Instruct", node(gpu="H100")
+    shape, lengths = load_shape(model, catalogue_first=True), LengthLaws.fixed(prompt, answer)
+    plan = Plan(model=model, engine=engine, max_model_len=8192)
+    closed = PlannedRun(
+        shape=shape, node=machine, plan=plan, lengths=lengths, concurrency=128,
+        request_count=512, warmed=True,
+    )  # fmt: skip
+    rate_per_s = 1.3 * predict_runs([closed])[0].point.output_tokens_per_s / answer
+    capped = msgspec.structs.replace(closed, protocol="open", capped=True, rate_per_s=rate_per_s)
+    load = Workload.of(
+        lengths, request_count=512, concurrency=128, arrivals=Poisson(rate_per_s=rate_per_s)
+    )
+    records = simulate(plan, shape, machine, load, options=RunOptions(each_token=False)).records
+    simulated_s = [record.chunk_times_s[0] - (record.sent_s or 0) for record in records]
+    [found] = predict_runs([capped])
+    assert 0.5 < found.point.ttft_ms / (1e3 * np.mean(simulated_s)) < 2

@@ -20,6 +20,9 @@ burst, in which groups wait for each other: a share exp(-w / together_steps) of 
 comes all at once as well, w = sqrt(12) sigma. Users with equal answers stay in step, as there;
 where prompts share steps with decoding, those with nearly equal ones do in part.
 
+Open loops with a limit of requests in flight that is reached (`paced`) are closed ones whose users
+come at a rate: the window of generation 0 is the time that this takes, and nobody is in step.
+
 Users without a place wait for one and change nothing else; those who have one keep it while
 their prompt is computed. Where prompts fill every step (few tokens to answer), fewer decode
 than have a place, and the others' prompts come all the same.
@@ -61,7 +64,7 @@ def closed_loops(runs: Runs, laws: StepLaws) -> RunTimes:
         found = _mixed_loops(runs, laws).where(apart, found)
     window = np.sqrt(12) * runs.spread
     share = np.where(apart, runs.equal, np.exp(-window / _FALLING_OUT_STEPS))
-    share[_fallen_apart(runs, laws) | (runs.gained != 1) | (share < _NO_SHARE)] = 0.0
+    share[_fallen_apart(runs, laws) | (runs.gained != 1) | (share < _NO_SHARE) | runs.paced] = 0.0
     if share.any():
         found = found.blended(share, _loops_in_step(runs, laws))
     if (single := runs.answer_steps <= 0).any():
@@ -86,7 +89,7 @@ def _mixed_loops(runs: Runs, laws: StepLaws) -> RunTimes:
     # generation half of it.
     e2e_s = runs.users * runs.steps * tau_s / running
     tau_s = tau_s - before_s
-    ttft_s = _ttft_s(runs, laws, running)
+    ttft_s = _ttft_s(runs, laws, running, tau_s)
     waiting_s = np.maximum(0.0, e2e_s - runs.steps * tau_s - ttft_s)
     steady_s = ttft_s + waiting_s + runs.answer_steps * tau_s
     whole_s = steady_s - waiting_s / 2 / runs.generations
@@ -182,14 +185,15 @@ def _loops_apart(runs: Runs, laws: StepLaws) -> RunTimes:
     c, users = laws.c, runs.users
     most = runs.most_running(c)
     placed = np.minimum(users, runs.most_placed(c))
-    placed = np.where(runs.equal, np.minimum(placed, most), placed)
+    in_step = runs.equal & ~(runs.paced & _stay_apart(runs, laws, placed))
+    placed = np.where(in_step, np.minimum(placed, most), placed)
     others, taken = (placed - 1) / placed, np.minimum(placed, runs.group)
     one_s, group_s = runs.prompts_s(laws, np.ones_like(users)), runs.prompts_s(laws, taken)
     prompts = c["closed_loop.clump_prompts"] * runs.clump_share * (np.sqrt(users) - 1)
     ahead = (users + np.minimum(users, runs.group)) / 2 - 1
-    in_step = np.where(runs.equal, 0.0, _in_step(runs, laws) * ahead)
-    together = np.clip(in_step, 1.0, runs.group)
-    clump_s = prompts * one_s + in_step * runs.prompts_s(laws, together) / together
+    coming = np.where(in_step | runs.paced, 0.0, _in_step(runs, laws) * ahead)
+    together = np.clip(coming, 1.0, runs.group)
+    clump_s = prompts * one_s + coming * runs.prompts_s(laws, together) / together
     request_s = runs.request_s(laws)
     before = placed / taken - 1  # groups that begin while one decodes
     begun = _begun(runs, laws, placed)
@@ -199,10 +203,10 @@ def _loops_apart(runs: Runs, laws: StepLaws) -> RunTimes:
     def waiting(running: Array) -> tuple[Array, Array, Array]:
         """Seconds from the queue to the first token and between tokens; requests/s at most."""
         mixed = _prompts_between(runs, laws, running, placed)
-        tau_s = np.where(runs.equal, together_s, mixed.tau_s)
+        tau_s = np.where(in_step, together_s, mixed.tau_s)
         wait_s = np.where(others > 0, mixed.wait_s, 0.0)
-        first_s = np.where(runs.equal, group_s - early_s, wait_s + mixed.own_s)
-        most_per_s = np.where(runs.equal, np.inf, mixed.most_per_s)
+        first_s = np.where(in_step, group_s - early_s, wait_s + mixed.own_s)
+        most_per_s = np.where(in_step, np.inf, mixed.most_per_s)
         return first_s + others * runs.held_steps * tau_s, tau_s, most_per_s
 
     def off(running: Array) -> Array:
@@ -219,14 +223,30 @@ def _loops_apart(runs: Runs, laws: StepLaws) -> RunTimes:
     steady_s = np.maximum(users * decode_s / running - decode_s, request_s + clump_s + first_s)
     plain_s = runs.decode_s(laws, np.maximum(1.0, running))
     each_s = group_s + np.where(runs.gathers(c), runs.gathering(c).gap_steps * plain_s, 0.0)
-    burst_s = request_s + c["closed_loop.intake_s"] * users / 2 + _warm_up_s(runs, c)
-    burst_s = burst_s + group_s + np.maximum(0.0, placed / taken - 1) / 2 * each_s
+    burst_s = c["closed_loop.intake_s"] * users / 2 + group_s
+    burst_s = burst_s + np.maximum(0.0, placed / taken - 1) / 2 * each_s
+    if runs.paced.any():  # a queue grows where prompts come faster than they are computed
+        apart_s = 1 / np.where(runs.paced, runs.rate_per_s, np.inf)
+        queued_s = placed / 2 * np.maximum(0.0, each_s / taken - apart_s)
+        burst_s = np.where(runs.paced, first_s + queued_s, burst_s)
+    burst_s = burst_s + request_s + _warm_up_s(runs, c)
     burst_s = burst_s + (users / placed - 1) / 2 * (first_s + decode_s)
     ttft_s = (burst_s + (runs.generations - 1) * steady_s) / runs.generations
     whole_s = ttft_s + runs.answer_steps * tau_s
     waited_s = np.maximum(ttft_s, steady_s) + runs.answer_steps * tau_s
     rate = users / np.where(users > placed, waited_s, whole_s)
     return RunTimes(ttft_s, tau_s, running, rate, whole_s)
+
+
+def _stay_apart(runs: Runs, laws: StepLaws, placed: Array) -> Mask:
+    """Whether users with equal answers who came one after another stay so.
+
+    Two of them are in step from the first prompt on that comes while the other's is computed or on
+    its way: none decodes before both do.
+    """
+    alone_s, plain_s = runs.prompts_s(laws, np.ones_like(placed)), runs.decode_s(laws, placed)
+    together_steps = 1 + (runs.request_s(laws) + alone_s) / plain_s
+    return np.asarray(placed * together_steps < runs.steps)
 
 
 def _prompts_between(runs: Runs, laws: StepLaws, running: Array, placed: Array) -> Gathered:
@@ -310,23 +330,33 @@ def _in_step(runs: Runs, laws: StepLaws) -> Array:
     return np.asarray(laws.c["scheduling.prefill_first"] * shares)
 
 
-def _ttft_s(runs: Runs, laws: StepLaws, running: Array) -> Array:
+def _ttft_s(runs: Runs, laws: StepLaws, running: Array, tau_s: Array) -> Array:
     users = runs.placed(laws.c)
-    burst_s, burst_steps = _burst(runs, laws, users)
-    later, others = np.maximum(0.0, runs.generations - 1), _others(runs, laws)
-    total = burst_s + _warm_up_s(runs, laws.c)
-    one = np.ones_like(running)
-    clump_s = runs.clump_s(laws, runs.mixed_s(laws, one, 0 * one))
+    others = _others(runs, laws)
     taken = np.maximum(1.0, (runs.budget - running) / runs.inputs)
-    steady = running / runs.steps
-    full_s = runs.mixed_s(laws, taken, running)
-    for low, high in _SLICES:
-        generation = np.maximum(1.0, 0.5 + later * (low + high) / 2)
-        window = np.sqrt(12 * generation) * runs.spread + burst_steps
+    steady, full_s = running / runs.steps, runs.mixed_s(laws, taken, running)
+
+    def waited_s(window: Array) -> Array:
+        """Mean seconds to the first token of users whose prompts come in so many steps."""
         coming = others * np.maximum(steady, users / np.maximum(1.0, window))
         ttft_s, *_ = _waiting(runs, laws, np.minimum(coming, taken), running)
         queue = np.maximum(0.0, users - window * taken) / 2  # in its mean, prompts ahead
-        total = total + later * (high - low) * (ttft_s + queue / taken * full_s + clump_s)
+        return np.asarray(ttft_s + queue / taken * full_s)
+
+    burst_s, burst_steps = _burst(runs, laws, users)
+    if runs.paced.any():
+        rate = np.where(runs.paced, runs.rate_per_s, 1.0)
+        step_s = np.where(rate * full_s > taken, full_s, tau_s)  # full ones where a queue grows
+        burst_steps = np.where(runs.paced, users / (rate * step_s), burst_steps)
+        burst_s = np.where(runs.paced, waited_s(burst_steps), burst_s)
+    later = np.maximum(0.0, runs.generations - 1)
+    one = np.ones_like(running)
+    clump_s = runs.clump_s(laws, runs.mixed_s(laws, one, 0 * one))
+    total = burst_s + _warm_up_s(runs, laws.c)
+    for low, high in _SLICES:
+        generation = np.maximum(1.0, 0.5 + later * (low + high) / 2)
+        window = np.sqrt(12 * generation) * runs.spread + burst_steps
+        total = total + later * (high - low) * (waited_s(window) + clump_s)
     return np.asarray(total / runs.generations)
 
 

@@ -76,6 +76,8 @@ class Runs:
         equal: Whether all answers take equally many steps: users then stay in step.
         clumped: Requests that come shortly before one of an open loop, and as many after it,
             beyond those who come by chance; none where the loop is capped.
+        paced: Whether it is an open loop with a limit of requests in flight: a closed one whose
+            users come at its rate, not all at once.
         group: Prompts of the mean length that one step takes whole, one at least.
         whole_prompts: Prompts that one step takes on average if it takes none in part.
 
@@ -163,6 +165,7 @@ class Runs:
         self._moments = moments
         self.users = np.maximum(1.0, self.concurrency / self.copies)
         free = self.at_a_rate & ~self.capped
+        self.paced = self.at_a_rate & self.capped
         self.busy_copies = np.where(free, self.copies, np.minimum(self.concurrency, self.copies))
         self.generations = np.maximum(1.0, count / self.concurrency)
         self.admission_delay_steps = np.asarray(
