@@ -335,6 +335,7 @@ def prediction_columns(
         calibration,
         ran,
         output_tokens_per_s=point.output_tokens_per_s,
+        scattered_factor=point.scattered_factor,
     )
     law = run.lengths.output_tokens if isinstance(run.lengths, LengthLaws) else None
     e2e_ms = point.e2e_ms

@@ -62,7 +62,7 @@ def batches(runs: Runs, laws: StepLaws) -> RunTimes:
     gap_s = np.where(alike, tau_s, np.maximum(flow.gap_s, flow.lone_s))
     running = np.minimum(placed, wanting * answer_s / flow.whole_s)
     e2e_s = np.where(runs.timed_each, ttft_s + answer_s, whole_s)
-    return RunTimes(ttft_s, gap_s, np.maximum(FEWEST, running), wanting / whole_s, e2e_s)
+    return RunTimes(ttft_s, gap_s, np.maximum(FEWEST, running), wanting / whole_s, e2e_s, ttft_s)
 
 
 class _Times(NamedTuple):

@@ -66,7 +66,8 @@ def closed_loops(runs: Runs, laws: StepLaws) -> RunTimes:
     share = np.where(apart, runs.equal, np.exp(-window / _FALLING_OUT_STEPS))
     share[_fallen_apart(runs, laws) | (runs.gained != 1) | (share < _NO_SHARE) | runs.paced] = 0.0
     if share.any():
-        found = found.blended(share, _loops_in_step(runs, laws))
+        in_step = _loops_in_step(runs, laws, found.scattered_s)
+        found = found.blended(share, in_step)
     if (single := runs.answer_steps <= 0).any():
         found = found.where(single, _loops_of_prompts(runs, laws))
     return found
@@ -79,7 +80,8 @@ def _loops_of_prompts(runs: Runs, laws: StepLaws) -> RunTimes:
     rate = np.minimum(prompts / step_s, runs.users / (runs.request_s(laws) + step_s))
     ttft_s = runs.users / rate + _warm_up_s(runs, laws.c) / runs.generations
     tau_s = runs.decode_s(laws, np.ones_like(rate))  # which no answer has
-    return RunTimes(ttft_s, tau_s, np.full_like(rate, FEWEST), runs.users / ttft_s, ttft_s)
+    running = np.full_like(rate, FEWEST)
+    return RunTimes(ttft_s, tau_s, running, runs.users / ttft_s, ttft_s, ttft_s)
 
 
 def _mixed_loops(runs: Runs, laws: StepLaws) -> RunTimes:
@@ -89,12 +91,13 @@ def _mixed_loops(runs: Runs, laws: StepLaws) -> RunTimes:
     # generation half of it.
     e2e_s = runs.users * runs.steps * tau_s / running
     tau_s = tau_s - before_s
-    ttft_s = _ttft_s(runs, laws, running, tau_s)
+    ttft_s, scattered_s = _ttft_s(runs, laws, running, tau_s)
     waiting_s = np.maximum(0.0, e2e_s - runs.steps * tau_s - ttft_s)
     steady_s = ttft_s + waiting_s + runs.answer_steps * tau_s
-    whole_s = steady_s - waiting_s / 2 / runs.generations
-    ttft_s = whole_s - runs.answer_steps * tau_s
-    return RunTimes(ttft_s, tau_s, running, runs.users / steady_s, whole_s)
+    waited_s = waiting_s * (1 - 1 / 2 / runs.generations)
+    ttft_s = ttft_s + waited_s
+    whole_s = ttft_s + runs.answer_steps * tau_s
+    return RunTimes(ttft_s, tau_s, running, runs.users / steady_s, whole_s, scattered_s + waited_s)
 
 
 def _balanced(runs: Runs, laws: StepLaws) -> tuple[Array, Array, Array]:
@@ -121,7 +124,7 @@ def _balanced(runs: Runs, laws: StepLaws) -> tuple[Array, Array, Array]:
     return running, tau_s, before_s
 
 
-def _loops_in_step(runs: Runs, laws: StepLaws) -> RunTimes:
+def _loops_in_step(runs: Runs, laws: StepLaws, scattered_s: Array) -> RunTimes:
     """Closed loops of users with equal answers, who end together; see `SteadyState`."""
     apart = runs.apart(laws.c)
     intake_s = laws.c["closed_loop.intake_s"]
@@ -174,7 +177,7 @@ def _loops_in_step(runs: Runs, laws: StepLaws) -> RunTimes:
     ttft_s = (burst_s + (runs.generations - 1) * (steady_s - decode_s)) / runs.generations
     whole_s = ttft_s + runs.answer_steps * tau_s
     rate = runs.users / np.where(waiting > 0, np.maximum(whole_s, steady_s), whole_s)
-    return RunTimes(ttft_s, tau_s, rate * decode_s, rate, whole_s)
+    return RunTimes(ttft_s, tau_s, rate * decode_s, rate, whole_s, scattered_s)
 
 
 def _loops_apart(runs: Runs, laws: StepLaws) -> RunTimes:
@@ -221,21 +224,34 @@ def _loops_apart(runs: Runs, laws: StepLaws) -> RunTimes:
     decode_s = runs.steps * tau_s
     # Where places are short the others wait; Little's law says how long.
     steady_s = np.maximum(users * decode_s / running - decode_s, request_s + clump_s + first_s)
-    plain_s = runs.decode_s(laws, np.maximum(1.0, running))
-    each_s = group_s + np.where(runs.gathers(c), runs.gathering(c).gap_steps * plain_s, 0.0)
-    burst_s = c["closed_loop.intake_s"] * users / 2 + group_s
-    burst_s = burst_s + np.maximum(0.0, placed / taken - 1) / 2 * each_s
-    if runs.paced.any():  # a queue grows where prompts come faster than they are computed
-        apart_s = 1 / np.where(runs.paced, runs.rate_per_s, np.inf)
-        queued_s = placed / 2 * np.maximum(0.0, each_s / taken - apart_s)
-        burst_s = np.where(runs.paced, first_s + queued_s, burst_s)
-    burst_s = burst_s + request_s + _warm_up_s(runs, c)
+    burst_s = _burst_apart_s(runs, laws, running, placed, first_s)
     burst_s = burst_s + (users / placed - 1) / 2 * (first_s + decode_s)
     ttft_s = (burst_s + (runs.generations - 1) * steady_s) / runs.generations
     whole_s = ttft_s + runs.answer_steps * tau_s
     waited_s = np.maximum(ttft_s, steady_s) + runs.answer_steps * tau_s
     rate = users / np.where(users > placed, waited_s, whole_s)
-    return RunTimes(ttft_s, tau_s, running, rate, whole_s)
+    scattered_s = ttft_s
+    if in_step.any():
+        alone = _prompts_between(runs, laws, running, placed)
+        less_s = np.maximum(0.0, first_s - alone.wait_s - alone.own_s)
+        scattered_s = ttft_s - np.where(in_step, less_s, 0.0) * (1 - 1 / runs.generations)
+    return RunTimes(ttft_s, tau_s, running, rate, whole_s, scattered_s)
+
+
+def _burst_apart_s(
+    runs: Runs, laws: StepLaws, running: Array, placed: Array, first_s: Array
+) -> Array:
+    """Mean seconds to the first tokens of those who begin a run with a place."""
+    c, taken = laws.c, np.minimum(placed, runs.group)
+    group_s, plain_s = runs.prompts_s(laws, taken), runs.decode_s(laws, np.maximum(1.0, running))
+    each_s = group_s + np.where(runs.gathers(c), runs.gathering(c).gap_steps * plain_s, 0.0)
+    burst_s = c["closed_loop.intake_s"] * runs.users / 2 + group_s
+    burst_s = burst_s + np.maximum(0.0, placed / taken - 1) / 2 * each_s
+    if runs.paced.any():  # a queue grows where prompts come faster than they are computed
+        apart_s = 1 / np.where(runs.paced, runs.rate_per_s, np.inf)
+        queued_s = placed / 2 * np.maximum(0.0, each_s / taken - apart_s)
+        burst_s = np.where(runs.paced, first_s + queued_s, burst_s)
+    return np.asarray(runs.request_s(laws) + _warm_up_s(runs, c) + burst_s)
 
 
 def _stay_apart(runs: Runs, laws: StepLaws, placed: Array) -> Mask:
@@ -330,7 +346,8 @@ def _in_step(runs: Runs, laws: StepLaws) -> Array:
     return np.asarray(laws.c["scheduling.prefill_first"] * shares)
 
 
-def _ttft_s(runs: Runs, laws: StepLaws, running: Array, tau_s: Array) -> Array:
+def _ttft_s(runs: Runs, laws: StepLaws, running: Array, tau_s: Array) -> tuple[Array, Array]:
+    """Time to the first token, and that of users with equal answers who do not stay in step."""
     users = runs.placed(laws.c)
     others = _others(runs, laws)
     taken = np.maximum(1.0, (runs.budget - running) / runs.inputs)
@@ -352,12 +369,18 @@ def _ttft_s(runs: Runs, laws: StepLaws, running: Array, tau_s: Array) -> Array:
     later = np.maximum(0.0, runs.generations - 1)
     one = np.ones_like(running)
     clump_s = runs.clump_s(laws, runs.mixed_s(laws, one, 0 * one))
-    total = burst_s + _warm_up_s(runs, laws.c)
+    begun_s = burst_s + _warm_up_s(runs, laws.c)
+    total = begun_s
     for low, high in _SLICES:
         generation = np.maximum(1.0, 0.5 + later * (low + high) / 2)
         window = np.sqrt(12 * generation) * runs.spread + burst_steps
         total = total + later * (high - low) * (waited_s(window) + clump_s)
-    return np.asarray(total / runs.generations)
+    found = np.asarray(total / runs.generations)
+    equal = runs.equal & ~runs.paced
+    if not equal.any():
+        return found, found
+    scattered = (begun_s + later * waited_s(runs.steps)) / runs.generations
+    return found, np.asarray(np.where(equal, scattered, found))
 
 
 def _warm_up_s(runs: Runs, c: Mapping[str, Array]) -> Array:

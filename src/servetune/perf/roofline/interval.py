@@ -19,6 +19,9 @@ found without it, too, so that they hold the bias and the scatter of a source th
 Where the device was measured, no end of an interval is nearer to the prediction than those between
 which nine of ten of the runs most like it lie (`accuracy`), predicted without their source.
 
+Users with equal answers are taken to stay in step. Where they do not, prompts come one by one and
+first tokens earlier: no lower end of theirs lies above that time (`RunPoint.scattered_factor`).
+
 Where the HTTP front end streams nearly what it can, its doubt is added: rates that one process
 streamed differ by `STREAM_DOUBT` between hosts.
 
@@ -148,6 +151,7 @@ def interval_of(
     ran: Ran | None = None,
     *,
     output_tokens_per_s: float = 0.0,
+    scattered_factor: float = 1.0,
 ) -> Interval:
     """Interval of a plan's predictions, or of those for a run that was made as `ran` says.
 
@@ -158,6 +162,7 @@ def interval_of(
         calibration: Calibration by measured runs, if any.
         ran: How the run is made.
         output_tokens_per_s: Predicted rate of the run, all copies together.
+        scattered_factor: `RunPoint.scattered_factor`.
     """
     kind = kind_of_run(node, plan, shape, ran)
     reach = _reach(kind, node, plan, shape, calibration, ran)
@@ -176,7 +181,7 @@ def interval_of(
     return Interval(
         low_factor=factor("tpot", "low"),
         high_factor=factor("tpot", "high"),
-        ttft_low_factor=factor("ttft", "low"),
+        ttft_low_factor=min(factor("ttft", "low"), scattered_factor),
         ttft_high_factor=factor("ttft", "high"),
         calibrated=reach.kind == "anchored",
         extrapolation=reach.kind,

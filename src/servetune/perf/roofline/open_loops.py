@@ -96,7 +96,8 @@ def open_loops(runs: Runs, laws: StepLaws) -> tuple[RunTimes, Array]:
     plain_s = runs.decode_s(laws, np.maximum(1.0, running))
     whole_s = long_s + ttft_s + queued_s + runs.answer_steps * plain_s
     in_flight = rate * np.minimum(long_s, e2e_s)
-    return RunTimes(ttft_s, tau_s, running, runs.requests / whole_s, e2e_s), in_flight
+    served = runs.requests / whole_s
+    return RunTimes(ttft_s, tau_s, running, served, e2e_s, ttft_s), in_flight
 
 
 def _seen_s(runs: Runs, long_s: Array, e2e_s: Array) -> Array:

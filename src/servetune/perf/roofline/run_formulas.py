@@ -44,6 +44,8 @@ class RunPoint(msgspec.Struct, frozen=True, kw_only=True):
         output_tokens_per_s: Rate of the whole run, all copies together.
         running: Sequences decoding at the same time, all copies together.
         queued: Whether requests wait for a place in cache or batch.
+        scattered_factor: Factor on `ttft_ms` where users of a closed loop with equal answers do not
+            stay in step, as they may not on a real server; 1 in all other runs.
     """
 
     ttft_ms: float
@@ -52,6 +54,7 @@ class RunPoint(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_per_s: float
     running: float
     queued: bool
+    scattered_factor: float = 1.0
 
 
 class RunFormulas(Runs):
@@ -102,6 +105,7 @@ class RunFormulas(Runs):
             rate,
             found.running * self.busy_copies,
             queued,
+            np.minimum(1.0, found.scattered_s / found.ttft_s),
         )
         return [
             RunPoint(
@@ -111,8 +115,9 @@ class RunFormulas(Runs):
                 output_tokens_per_s=tokens_per_s,
                 running=running,
                 queued=waits,
+                scattered_factor=scattered_factor,
             )
-            for ttft_ms, tpot_ms, e2e_ms, tokens_per_s, running, waits in zip(
+            for ttft_ms, tpot_ms, e2e_ms, tokens_per_s, running, waits, scattered_factor in zip(
                 *(column.tolist() for column in columns), strict=True
             )
         ]

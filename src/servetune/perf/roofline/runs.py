@@ -33,6 +33,8 @@ class RunTimes(NamedTuple):
             request, that of the steady state where some wait for a place (`endings.over_the_run`
             has the rate of the whole run).
         e2e_s: Mean time of a request; of the whole run where all come at once.
+        scattered_s: Time to the first token where users of a closed loop with equal answers do not
+            stay in step; `ttft_s` in all other runs.
     """
 
     ttft_s: Array
@@ -40,6 +42,7 @@ class RunTimes(NamedTuple):
     running: Array
     requests_per_s: Array
     e2e_s: Array
+    scattered_s: Array
 
     def blended(self, share: Array, other: RunTimes) -> RunTimes:
         """Means of which the other's have a share."""
