@@ -354,5 +354,60 @@ def test_settings_that_a_row_cannot_state_are_refused(engine, text, message):
         run_of({**ROW, "engine": engine, "server_args": text}, catalogued)
 
 
+L4_ROW = {"gpu": "l4", "osl": "256", "concurrency": "32", "protocol": "closed"}
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"model": "Qwen/Qwen3-8B", "engine": "sglang"},
+        {"model": "Qwen/Qwen3-8B", "engine": "sglang", "engine_version": "0.5.14"},
+        {"model": "Qwen/Qwen3.5-27B", "gpu": "rtx_5090", "precision_weights": "fp8"},
+    ],
+)
+def test_longer_prompts_make_no_server_faster(columns):
+    """The share of memory rose at once where one request did not fit: 16 to 165 tokens/s."""
+    rows = [ROW | L4_ROW | columns | {"isl": str(isl)} for isl in (256, 512, 1024, 1536, 4096)]
+    rates = [priced_row(row).output_tokens_per_s for row in rows]
+    assert all(later < earlier for earlier, later in itertools.pairwise(rates))
+
+
+def test_users_beyond_the_useful_places_change_no_plan():
+    """Each took memory before: that of a hundred held no weights, and that of ninety did."""
+    awq = {"model": "Qwen/Qwen3.5-35B-A3B", "precision_weights": "awq", "engine": "vllm"}
+    row = ROW | L4_ROW | awq
+    few, more, many = (
+        run_of(row | {"concurrency": str(users)}, catalogued) for users in (10, 90, 1000)
+    )
+    assert few.plan == more.plan == many.plan
+    assert predict_runs([many])[0].misfit is None
+    batch = {"model": "MiniMaxAI/MiniMax-M2.5", "gpu": "mi355x", "precision_weights": "fp8"}
+    batch |= {"engine": "vllm", "engine_version": "0.5.4", "tp": "1", "protocol": "static"}
+    lengths = [
+        run_of(ROW | batch | {"concurrency": str(users)}, catalogued).plan.max_model_len
+        for users in (900, 920, 2000)
+    ]
+    assert len(set(lengths)) == 1
+
+
+def test_a_share_that_a_row_states_is_not_assumed():
+    row = ROW | {"engine": "vllm", "server_args": "gpu_memory_utilization=0.95"}
+    assert assumed(row, run_of(row, catalogued)) == ""
+    tight = ROW | L4_ROW | {"model": "Qwen/Qwen3-8B", "engine": "sglang"}
+    assert "engine's share of memory 0.72" in assumed(tight, run_of(tight, catalogued))
+
+
+_CHAIN = "speculative_algorithm=EAGLE;speculative_num_steps=3;speculative_eagle_topk=1"
+
+
+@pytest.mark.parametrize("told", [_CHAIN, "speculative_algorithm=EAGLE3"])
+def test_sglang_takes_few_sequences_with_drafts_unless_it_is_asked_for_more(told):
+    row = ROW | {"engine": "sglang", "concurrency": "128", "gpu": "h200_sxm"}
+    assert run_of(row | {"server_args": told}, catalogued).plan.max_num_seqs == 48
+    more = f"{told};max_running_requests=96"
+    assert run_of(row | {"server_args": more}, catalogued).plan.max_num_seqs == 96
+    assert run_of(row, catalogued).plan.max_num_seqs == 128
+
+
 def priced_row(row):
     return predict_runs([run_of(row, catalogued)])[0].point
