@@ -4,9 +4,10 @@ import re
 import msgspec
 import pytest
 
-from servetune.errors import PlanError, ServetuneError
+from servetune.errors import InputError, PlanError, ServetuneError
 from servetune.models import load_shape
 from servetune.perf.roofline import predict_runs
+from servetune.perf.roofline.drafting import tokens_per_step
 from servetune.perf.roofline.run_formulas import RunPoint
 from servetune.prediction.assumptions import assumed
 from servetune.prediction.rows import run_of, stored_as
@@ -407,6 +408,38 @@ def test_sglang_takes_few_sequences_with_drafts_unless_it_is_asked_for_more(told
     more = f"{told};max_running_requests=96"
     assert run_of(row | {"server_args": more}, catalogued).plan.max_num_seqs == 96
     assert run_of(row, catalogued).plan.max_num_seqs == 128
+
+
+def test_tokens_gained_per_step_set_the_acceptance_of_drafts():
+    row = ROW | {"engine": "sglang", "server_args": _CHAIN}
+
+    def read(length):
+        return run_of(row | {"accept_length": length}, catalogued)
+
+    assert [tokens_per_step(read(length).plan) for length in ("1", "2.5", "4")] == pytest.approx(
+        [1.0, 2.5, 4.0]
+    )
+    assert read("").plan.draft_acceptance_fraction is None
+    stated = row | {"accept_length": "2.5"}
+    assert assumed(stated, run_of(stated, catalogued)) == ""
+    slow, fast = (predict_runs([read(length)])[0].point for length in ("1.5", "3"))
+    assert slow.tpot_ms == pytest.approx(2 * fast.tpot_ms, rel=0.1)  # prompts among the steps
+
+
+@pytest.mark.parametrize(
+    ("told", "length", "message"),
+    [
+        ("", "2.5", "accept_length is 2.5, but the row drafts no tokens"),
+        ("speculative_algorithm=EAGLE3", "2.5", "drafts no tokens that are priced"),
+        (_CHAIN, "0.9", "accept_length must be from 1 to 4 with 3 drafted tokens, got 0.9"),
+        (_CHAIN, "4.1", "accept_length must be from 1 to 4"),
+        (_CHAIN, "many", "accept_length must be a number"),
+    ],
+)
+def test_tokens_gained_per_step_that_cannot_be_are_refused(told, length, message):
+    row = ROW | {"engine": "sglang", "server_args": told, "accept_length": length}
+    with pytest.raises(InputError, match=re.escape(message)):
+        run_of(row, catalogued)
 
 
 def priced_row(row):

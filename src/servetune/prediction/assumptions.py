@@ -58,7 +58,7 @@ def _assumptions(row: Mapping[str, str], run: PlannedRun, benchmark: str | None)
     yield from _split(row, run, source)
     if plan.draft_tokens and plan.draft_acceptance_fraction is None:
         yield f"how many of {plan.draft_tokens} drafted tokens are accepted is assumed"
-    elif plan.draft_tokens:
+    elif plan.draft_tokens and "draft_tokens" not in stated:
         yield f"{plan.draft_tokens} tokens drafted ahead per step, {source}"
     if run.admission_delay_steps:
         yield f"waiting prompts held back for {run.admission_delay_steps:.3g} steps, {source}"
