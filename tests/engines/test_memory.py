@@ -30,6 +30,7 @@ def shape_of(name):
 
 
 QWEN = shape_of("Qwen/Qwen3-4B")
+QWEN_8B = shape_of("Qwen/Qwen3-8B")
 LLAMA_70B = shape_of("meta-llama/Llama-3.3-70B-Instruct")
 MOE = shape_of("Qwen/Qwen3-30B-A3B")
 DEEPSEEK = shape_of("deepseek-ai/DeepSeek-V3")
@@ -353,6 +354,36 @@ def test_a_share_is_widened_only_where_that_lets_the_plan_run():
     assert read(tensor_parallel=8).gpu_memory_fraction is None  # fits as it is
     assert read(tensor_parallel=2).gpu_memory_fraction is None  # fits in no share
     assert read(tensor_parallel=4, gpu_memory_fraction=0.8).gpu_memory_fraction == 0.8
+
+
+def test_sglang_reserves_memory_by_release_on_cards_of_24_gb():
+    """0.5.20 took chunks and graphs of larger cards; until then the share was 0.837."""
+
+    def read(version):
+        asked = Plan(model="m", engine="sglang", engine_version=version)
+        filled = resolved(asked, QWEN, device("L4"))
+        return filled.max_num_batched_tokens, filled.gpu_memory_fraction
+
+    assert read("0.5.14") == read("0.5.19") == (2048, pytest.approx(0.837, abs=0.002))
+    assert read("0.5.20") == read(None) == (4096, pytest.approx(0.701, abs=0.002))
+
+
+def test_a_share_rises_to_what_a_few_users_need():
+    l4 = device("L4")
+
+    def read(tokens, users=32):
+        plan = Plan(model="m", engine="sglang", max_model_len=tokens, max_num_seqs=users)
+        widened = with_wider_share(
+            plan, QWEN_8B, l4, sequence_tokens=tokens, users=users, useful_places=True
+        )
+        few = msgspec.structs.replace(widened, max_num_seqs=3)
+        return widened.gpu_memory_fraction, concurrent_sequences(few, QWEN_8B, l4, tokens)
+
+    assert read(200) == (None, 3)
+    shares, sequences = zip(*(read(tokens) for tokens in (800, 1600, 4000)), strict=True)
+    assert sequences == (3, 3, 3)
+    assert 0.7 < shares[0] < shares[1] < shares[2] < WIDEST_FRACTION
+    assert read(800, users=1)[0] is None  # which it holds by default
 
 
 def test_places_that_no_sequence_can_fill_are_given_up():

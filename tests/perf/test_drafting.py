@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
+import sys
+
 import msgspec
 import numpy as np
 import pytest
@@ -20,7 +23,11 @@ from servetune.perf.roofline import (
     safety_factors_of,
     step_law,
 )
-from servetune.perf.roofline.drafting import doubt_about_drafts, tokens_per_step
+from servetune.perf.roofline.drafting import (
+    acceptance_for,
+    doubt_about_drafts,
+    tokens_per_step,
+)
 from servetune.plan import Plan
 from servetune.workload import LengthLaws, Workload
 
@@ -323,3 +330,15 @@ def test_a_configuration_that_says_more_passes_through(text):
     plan = plan_from_settings("vllm", "m", {"speculative_config": text})
     assert plan.draft_tokens is None
     assert settings_of(plan)["speculative_config"] == text
+
+
+@pytest.mark.parametrize("drafted", [1, 3, 8])
+def test_the_acceptance_of_a_number_of_tokens_gives_that_number(drafted: int) -> None:
+    for gained in np.linspace(1, drafted + 1, 9):
+        accepted = acceptance_for(drafted, float(gained))
+        plan = Plan(model="m", draft_tokens=drafted, draft_acceptance_fraction=accepted)
+        assert tokens_per_step(plan) == pytest.approx(gained, abs=1e-9)
+
+
+def test_examples_in_the_docstrings_hold() -> None:
+    assert doctest.testmod(sys.modules["servetune.perf.roofline.drafting"]).failed == 0

@@ -542,6 +542,16 @@ def test_a_list_of_long_prompts_and_short_answers_waits_for_its_prompts() -> Non
     assert found.output_tokens_per_s == pytest.approx(2560 * 4 / simulated.duration_s, rel=0.1)
 
 
+def test_a_list_keeps_every_copy_busy_whatever_limit_it_names() -> None:
+    """One of four copies was counted where the limit was one request: a quarter of the rate."""
+    columns = {"isl": 1024, "osl": 128, "dp": 4, "requests": 40}
+    one, four = (priced("offline", concurrency=users, **columns) for users in (1, 4))
+    assert one == four
+    assert one.output_tokens_per_s == pytest.approx(40 * 128 / (one.e2e_ms / 1e3), rel=0.02)
+    spared = priced("offline", concurrency=64, **(columns | {"requests": 2}))
+    assert spared.output_tokens_per_s == pytest.approx(2 * 128 / (spared.e2e_ms / 1e3), rel=0.02)
+
+
 def test_a_batch_ends_after_its_first_tokens() -> None:
     for protocol in ("static", "offline"):
         found = priced(protocol, isl=32, osl=4, concurrency=64, requests=64)

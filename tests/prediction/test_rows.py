@@ -4,9 +4,10 @@ import re
 import msgspec
 import pytest
 
-from servetune.errors import PlanError, ServetuneError
+from servetune.errors import InputError, PlanError, ServetuneError
 from servetune.models import load_shape
 from servetune.perf.roofline import predict_runs
+from servetune.perf.roofline.drafting import tokens_per_step
 from servetune.perf.roofline.run_formulas import RunPoint
 from servetune.prediction.assumptions import assumed
 from servetune.prediction.rows import run_of, stored_as
@@ -352,6 +353,93 @@ def test_stated_settings_lengthen_what_they_lengthen():
 def test_settings_that_a_row_cannot_state_are_refused(engine, text, message):
     with pytest.raises(ServetuneError, match=re.escape(message)):
         run_of({**ROW, "engine": engine, "server_args": text}, catalogued)
+
+
+L4_ROW = {"gpu": "l4", "osl": "256", "concurrency": "32", "protocol": "closed"}
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"model": "Qwen/Qwen3-8B", "engine": "sglang"},
+        {"model": "Qwen/Qwen3-8B", "engine": "sglang", "engine_version": "0.5.14"},
+        {"model": "Qwen/Qwen3.5-27B", "gpu": "rtx_5090", "precision_weights": "fp8"},
+    ],
+)
+def test_longer_prompts_make_no_server_faster(columns):
+    """The share of memory rose at once where one request did not fit: 16 to 165 tokens/s."""
+    rows = [ROW | L4_ROW | columns | {"isl": str(isl)} for isl in (256, 512, 1024, 1536, 4096)]
+    rates = [priced_row(row).output_tokens_per_s for row in rows]
+    assert all(later < earlier for earlier, later in itertools.pairwise(rates))
+
+
+def test_users_beyond_the_useful_places_change_no_plan():
+    """Each took memory before: that of a hundred held no weights, and that of ninety did."""
+    awq = {"model": "Qwen/Qwen3.5-35B-A3B", "precision_weights": "awq", "engine": "vllm"}
+    row = ROW | L4_ROW | awq
+    few, more, many = (
+        run_of(row | {"concurrency": str(users)}, catalogued) for users in (10, 90, 1000)
+    )
+    assert few.plan == more.plan == many.plan
+    assert predict_runs([many])[0].misfit is None
+    batch = {"model": "MiniMaxAI/MiniMax-M2.5", "gpu": "mi355x", "precision_weights": "fp8"}
+    batch |= {"engine": "vllm", "engine_version": "0.5.4", "tp": "1", "protocol": "static"}
+    lengths = [
+        run_of(ROW | batch | {"concurrency": str(users)}, catalogued).plan.max_model_len
+        for users in (900, 920, 2000)
+    ]
+    assert len(set(lengths)) == 1
+
+
+def test_a_share_that_a_row_states_is_not_assumed():
+    row = ROW | {"engine": "vllm", "server_args": "gpu_memory_utilization=0.95"}
+    assert assumed(row, run_of(row, catalogued)) == ""
+    tight = ROW | L4_ROW | {"model": "Qwen/Qwen3-8B", "engine": "sglang"}
+    assert "engine's share of memory 0.72" in assumed(tight, run_of(tight, catalogued))
+
+
+_CHAIN = "speculative_algorithm=EAGLE;speculative_num_steps=3;speculative_eagle_topk=1"
+
+
+@pytest.mark.parametrize("told", [_CHAIN, "speculative_algorithm=EAGLE3"])
+def test_sglang_takes_few_sequences_with_drafts_unless_it_is_asked_for_more(told):
+    row = ROW | {"engine": "sglang", "concurrency": "128", "gpu": "h200_sxm"}
+    assert run_of(row | {"server_args": told}, catalogued).plan.max_num_seqs == 48
+    more = f"{told};max_running_requests=96"
+    assert run_of(row | {"server_args": more}, catalogued).plan.max_num_seqs == 96
+    assert run_of(row, catalogued).plan.max_num_seqs == 128
+
+
+def test_tokens_gained_per_step_set_the_acceptance_of_drafts():
+    row = ROW | {"engine": "sglang", "server_args": _CHAIN}
+
+    def read(length):
+        return run_of(row | {"accept_length": length}, catalogued)
+
+    assert [tokens_per_step(read(length).plan) for length in ("1", "2.5", "4")] == pytest.approx(
+        [1.0, 2.5, 4.0]
+    )
+    assert read("").plan.draft_acceptance_fraction is None
+    stated = row | {"accept_length": "2.5"}
+    assert assumed(stated, run_of(stated, catalogued)) == ""
+    slow, fast = (predict_runs([read(length)])[0].point for length in ("1.5", "3"))
+    assert slow.tpot_ms == pytest.approx(2 * fast.tpot_ms, rel=0.1)  # prompts among the steps
+
+
+@pytest.mark.parametrize(
+    ("told", "length", "message"),
+    [
+        ("", "2.5", "accept_length is 2.5, but the row drafts no tokens"),
+        ("speculative_algorithm=EAGLE3", "2.5", "drafts no tokens that are priced"),
+        (_CHAIN, "0.9", "accept_length must be from 1 to 4 with 3 drafted tokens, got 0.9"),
+        (_CHAIN, "4.1", "accept_length must be from 1 to 4"),
+        (_CHAIN, "many", "accept_length must be a number"),
+    ],
+)
+def test_tokens_gained_per_step_that_cannot_be_are_refused(told, length, message):
+    row = ROW | {"engine": "sglang", "server_args": told, "accept_length": length}
+    with pytest.raises(InputError, match=re.escape(message)):
+        run_of(row, catalogued)
 
 
 def priced_row(row):

@@ -349,6 +349,8 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
         state_pool: Memory apart for states; `None` where they share that of keys and values.
         compressed_attention_max_seqs: Default of `max_num_seqs` for networks with compressed
             attention (DeepSeek-V4); `None` for that of others.
+        drafting_max_seqs: Default of `max_num_seqs` with drafted tokens; `None` for that without.
+        drafting_setting: Setting that turns drafts on, those too that no field of a plan holds.
         attention_ranks: Data-parallel attention of the devices of a split; `None` where the engine
             counts such ranks beside tensor parallelism.
         prompt_logits: Whether the largest step has logits of every prompt token, and their
@@ -372,6 +374,8 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     cache_share: float = 1.0
     state_pool: StatePool | None = None
     compressed_attention_max_seqs: int | None = None
+    drafting_max_seqs: int | None = None
+    drafting_setting: str = ""
     attention_ranks: AttentionRanks | None = None
     prompt_logits: bool = False
     experts_span_copies: bool = True
@@ -387,14 +391,13 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
         names = {front.processes, front.interval, self.sampling.setting, "disable_radix_cache"}
         return frozenset(names | (pool.settings if pool else set()))
 
-    def default_max_seqs(self, shape: NetworkShape) -> int | None:
-        """Default of `max_num_seqs` that a network's attention makes smaller, if it does."""
-        few = self.compressed_attention_max_seqs
-        if few is None or not any(
-            isinstance(layer.mixer, CompressedAttention) for layer in shape.layers
-        ):
-            return None
-        return few
+    def default_max_seqs(self, plan: Plan, shape: NetworkShape) -> int | None:
+        """Default of `max_num_seqs` that drafts or a network's attention make smaller, if any."""
+        drafts = plan.draft_tokens or _settings(plan).get(self.drafting_setting)
+        if drafts and self.drafting_max_seqs is not None:
+            return self.drafting_max_seqs
+        compressed = any(isinstance(each.mixer, CompressedAttention) for each in shape.layers)
+        return self.compressed_attention_max_seqs if compressed else None
 
     def composes_ahead(self, plan: Plan, device: Device, version: str = "") -> bool:
         """Whether steps are composed ahead where nobody says, so that what arrives misses one.

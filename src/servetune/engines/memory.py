@@ -69,6 +69,15 @@ from servetune.units import GIB, MIB, format_bytes
 #: (four rows of silicon_dev, 2026), which takes 0.89 of their memory by this account.
 WIDEST_FRACTION = 0.95
 
+#: Sequences at a time for which a server is given memory at least, where it is started for as many
+#: users. A judgement: of rows with room for three to 23 by the default share, closed loops of eight
+#: users (AccelMark, vLLM 0.7 and 0.19) and static batches of 16 to 64 (Argonne, 2024) are best
+#: predicted with it; no such row has room for fewer. Bursts do (gpustack's 100 prompts of 32,000
+#: tokens on A100, room for one) and kept it, so servers not started for their users keep it here.
+_LEAST_SEQUENCES = 3
+#: Sequences by which such memory has room for them, not just less by rounding.
+_ROOM_BEYOND = 1e-6
+
 #: Memory that CUDA keeps of the driver's total: 0.4 GiB and 0.2%. From the "total
 #: capacity" in public out-of-memory messages against nvidia-smi, 2026-11: T4 14.56 of 15.00
 #: GiB, L4 22.03 of 22.49, L40S 44.5 of 44.99, H100 79.1 of 79.65, H200 139.8 of 140.4,
@@ -245,13 +254,19 @@ def concurrent_sequences(
 
 def _concurrent(plan: Plan, caches: _Caches, context_tokens: int) -> int:
     """`concurrent_sequences` of a resolved plan."""
-    limit = plan.max_num_seqs or 1
+    fitting = int(_room(plan, caches, context_tokens))
+    return min(fitting, plan.max_num_seqs or fitting) * plan.data_parallel
+
+
+def _room(plan: Plan, caches: _Caches, context_tokens: int) -> float:
+    """Sequences, and parts of one, that the cache of one engine holds, whatever its limit."""
     fitting: float = math.inf
     for part, stage in caches:
         left, need = part.kv_bytes, stage.sequence_bytes(context_tokens, plan.block_tokens or 1)
         need -= stage.recurrent_bytes if part.state_bytes else 0.0
-        fitting = min(fitting, part.sequences, left // need if need else (limit if left else 0))
-    return min(int(fitting), plan.max_num_seqs or int(fitting)) * plan.data_parallel
+        without = plan.max_num_seqs or 1 if left else 0
+        fitting = min(fitting, part.sequences, left / need if need else without)
+    return fitting
 
 
 def rank_weights_bytes(plan: Plan, shape: NetworkShape) -> tuple[float, ...]:
@@ -338,17 +353,55 @@ def check_resolved_fits(
     )
 
 
-def with_wider_share(plan: Plan, shape: NetworkShape, device: Device) -> Plan:
-    """The plan, with `gpu_memory_fraction` raised where only that lets it run.
+def with_wider_share(
+    plan: Plan,
+    shape: NetworkShape,
+    device: Device,
+    *,
+    sequence_tokens: int | None = None,
+    users: int = 1,
+    useful_places: bool = False,
+) -> Plan:
+    """The plan, with `gpu_memory_fraction` raised where the default leaves room for too few.
 
-    An engine's default share is a caution; who must hold large weights asks for more. A plan
-    that names its share, that fits as it is, or that would not fit either way comes back as
-    it is.
+    An engine's default share is a caution; who must hold large weights asks for more, and so does
+    who starts a server for users of whom nearly all would wait. Where the weights do not fit, the
+    share is the widest; else it is what one longest sequence needs, and what `_LEAST_SEQUENCES` or
+    all users do, if that is more: longer requests never get room for more. A plan that names its
+    share, or that would not fit either way, comes back as it is.
+
+    Args:
+        plan: Plan to be served.
+        shape: The network.
+        device: Device that it runs on.
+        sequence_tokens: Tokens of the run's longest sequence; the plan's longest if `None`.
+        users: Users for whom one data-parallel engine is started; 1 asks for no more than one
+            longest sequence needs.
+        useful_places: Whether places that no sequence can fill are given up later
+            (`with_useful_places`), so that no more than those sought here take memory.
     """
-    if plan.gpu_memory_fraction is not None or _holds(plan, shape, device):
+    sought = min(users, plan.max_num_seqs or users, _LEAST_SEQUENCES)
+    places = sought if useful_places and plan.max_num_seqs else plan.max_num_seqs
+    filled = resolved(msgspec.structs.replace(plan, max_num_seqs=places), shape, device)
+    widest = msgspec.structs.replace(filled, gpu_memory_fraction=WIDEST_FRACTION)
+    default = filled.gpu_memory_fraction or WIDEST_FRACTION
+    told = plan.gpu_memory_fraction is not None
+    if told or default >= WIDEST_FRACTION or not _fits(widest, shape, device):
         return plan
-    wider = msgspec.structs.replace(plan, gpu_memory_fraction=WIDEST_FRACTION)
-    return wider if _holds(wider, shape, device) else plan
+    longest = filled.max_model_len or shape.max_context_tokens
+    raised = 0.0
+    for tokens, count in ((longest, 1), (sequence_tokens or longest, sought)):
+        least, most = (
+            _room(each, _divided(each, shape, device).caches, tokens) for each in (filled, widest)
+        )
+        missing = count + _ROOM_BEYOND - least
+        if missing > 0:
+            raised = max(raised, missing / (most - least) if least and most > least else 1.0)
+    if not raised:
+        return plan
+    more = WIDEST_FRACTION - default
+    fraction = WIDEST_FRACTION if raised >= 1 else default + raised * more
+    return msgspec.structs.replace(plan, gpu_memory_fraction=fraction)
 
 
 def with_useful_places(
@@ -389,21 +442,25 @@ def with_useful_places(
     return with_places(low)
 
 
-def with_usual_length(plan: Plan, shape: NetworkShape, device: Device) -> Plan:
-    """The plan of an engine that is told no longest sequence, where one of the network's fits."""
+def with_usual_length(
+    plan: Plan, shape: NetworkShape, device: Device, context_tokens: float
+) -> Plan:
+    """The plan of an engine that is told no longest sequence, where one of the network's fits.
+
+    Args:
+        plan: Plan with its longest sequence.
+        shape: The network.
+        device: Device that it runs on.
+        context_tokens: Mean tokens of a sequence in the cache (`with_useful_places`).
+    """
     longest = shape.max_context_tokens
     if (plan.max_model_len or 0) > longest:
         return plan  # which no engine takes
     untold = msgspec.structs.replace(plan, max_model_len=None)
-    filled = resolved(untold, shape, device)
+    useful = with_useful_places(untold, shape, device, context_tokens)
+    filled = resolved(useful, shape, device)
     caches = _divided(filled, shape, device).caches
     return untold if _concurrent(filled, caches, longest) >= 1 else plan
-
-
-def _holds(plan: Plan, shape: NetworkShape, device: Device) -> bool:
-    """Whether weights, working memory and one longest sequence fit."""
-    filled = resolved(plan, shape, device)
-    return _fits(filled, shape, device)
 
 
 def _check_limits(plan: Plan, shape: NetworkShape) -> None:

@@ -8,6 +8,7 @@ from servetune.engines import DEFAULT_ENGINE, WIDEST_FRACTION
 from servetune.engines.engine import step_law_facts
 from servetune.perf.roofline import PlannedRun
 from servetune.perf.roofline.accuracy import cells
+from servetune.plan import Setting
 from servetune.prediction.stated_settings import (
     attention_ranks,
     idle_settings,
@@ -29,17 +30,16 @@ def assumed(row: Mapping[str, str], run: PlannedRun, benchmark: str | None = Non
         run: Run that was read from it.
         benchmark: Name of the convention whose settings were applied.
     """
-    return "; ".join(
-        _assumptions(row, run, f"as {_TITLES.get(benchmark or '', benchmark)} ran these settings")
-    )
+    return "; ".join(_assumptions(row, run, benchmark))
 
 
 #: Names of benchmarks as they write themselves.
 _TITLES = {"inferencemax": "InferenceMAX"}
 
 
-def _assumptions(row: Mapping[str, str], run: PlannedRun, source: str) -> Iterator[str]:
-    plan = run.plan
+def _assumptions(row: Mapping[str, str], run: PlannedRun, benchmark: str | None) -> Iterator[str]:
+    plan, source = run.plan, f"as {_TITLES.get(benchmark or '', benchmark)} ran these settings"
+    stated = _stated(row, run)
     facts = step_law_facts(run.engine or plan.engine)
     if all(cell.kind.engine != facts.name for cell in cells()):
         yield (
@@ -58,15 +58,14 @@ def _assumptions(row: Mapping[str, str], run: PlannedRun, source: str) -> Iterat
     yield from _split(row, run, source)
     if plan.draft_tokens and plan.draft_acceptance_fraction is None:
         yield f"how many of {plan.draft_tokens} drafted tokens are accepted is assumed"
-    elif plan.draft_tokens:
+    elif plan.draft_tokens and "draft_tokens" not in stated:
         yield f"{plan.draft_tokens} tokens drafted ahead per step, {source}"
     if run.admission_delay_steps:
         yield f"waiting prompts held back for {run.admission_delay_steps:.3g} steps, {source}"
-    if plan.gpu_memory_fraction == WIDEST_FRACTION:
-        yield (
-            f"engine's share of memory {WIDEST_FRACTION:g}: its default does not hold the weights "
-            "and one request"
-        )
+    share = plan.gpu_memory_fraction
+    own = benchmark is None or share == WIDEST_FRACTION  # no share that the benchmark gave
+    if share is not None and own and "gpu_memory_fraction" not in stated:
+        yield f"engine's share of memory {share:.2g}: its default has room for few requests or none"
     mode = row.get("mode", "").strip().lower()
     if mode in _DISAGGREGATED:
         yield (
@@ -77,12 +76,17 @@ def _assumptions(row: Mapping[str, str], run: PlannedRun, source: str) -> Iterat
         yield f"mode {mode} is not known: priced as one kind of server"
 
 
+def _stated(row: Mapping[str, str], run: PlannedRun) -> Mapping[str, Setting]:
+    """Fields of a plan that the row's own settings fill."""
+    told = row.get("server_args", "").strip()
+    return stated_settings(run.engine or run.plan.engine, told, run.engine_version)
+
+
 def _split(row: Mapping[str, str], run: PlannedRun, source: str) -> Iterator[str]:
     """Parts of the split over devices that the row does not state, or not so."""
     plan, columns = run.plan, {name: row.get(name, "").strip() for name in ("dp", "moe_ep")}
     engine = run.engine or plan.engine
-    told = row.get("server_args", "").strip()
-    ranks = attention_ranks(engine, stated_settings(engine, told, run.engine_version))
+    ranks = attention_ranks(engine, _stated(row, run))
     if ranks is not None:
         if plan.tensor_parallel > 1 and not plan.expert_parallel:
             yield f"{ranks.setting} is priced for networks of experts alone: taken as a plain split"

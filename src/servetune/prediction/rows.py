@@ -49,6 +49,7 @@ from servetune.perf.roofline import (
     length_moments,
 )
 from servetune.perf.roofline.accuracy import Ran
+from servetune.perf.roofline.drafting import acceptance_for
 from servetune.perf.roofline.runs import Protocol
 from servetune.plan import Plan
 from servetune.prediction.conventions import Convention, RowFacts, UnstatedSettings
@@ -111,8 +112,10 @@ def run_of(
     replicas = _count(row, "replicas", default=1)
     capped = protocol == "open" and bool(row.get("max_concurrency", "").strip())
     each = math.ceil(facts.concurrency / copies / replicas)
-    places = _places(protocol, facts.engine, each)
-    few = engine_named(registered(facts.engine)).behaviour.default_max_seqs(shape)
+    places = started_for = _places(protocol, facts.engine, each)
+    # An engine that takes few sequences unasked is taken to have been asked for no more.
+    told = msgspec.structs.replace(Plan(model=shape.name), **stated)
+    few = engine_named(registered(facts.engine)).behaviour.default_max_seqs(told, shape)
     if few is not None:
         few = max(1, few // sharing)
         places = min(places or few, few)
@@ -152,13 +155,22 @@ def run_of(
             f"{facts.output_tokens} tokens",
             hint="raise it, or leave it out",
         )
-    if "max_num_seqs" in stated and plan.max_num_seqs is not None:
+    free_places = "max_num_seqs" not in stated
+    if not free_places and plan.max_num_seqs is not None:
         plan = msgspec.structs.replace(plan, max_num_seqs=max(1, plan.max_num_seqs // sharing))
+    plan = _with_accepted(plan, row)
     # The row was run, so its plan is one that an engine can run: `assumptions` reports changes.
-    plan = with_wider_share(with_whole_experts(plan, shape), shape, gpu)
+    plan = with_wider_share(
+        with_whole_experts(plan, shape),
+        shape,
+        gpu,
+        sequence_tokens=moments.longest_tokens,
+        users=started_for or 1,
+        useful_places=free_places,
+    )
     if protocol == "static" and step_law_facts(facts.engine).batches_have_usual_length:
-        plan = with_usual_length(plan, shape, gpu)
-    if "max_num_seqs" not in stated:
+        plan = with_usual_length(plan, shape, gpu, moments.context_tokens)
+    if free_places:
         plan = with_useful_places(plan, shape, gpu, moments.context_tokens)
     return PlannedRun(
         shape=shape,
@@ -176,6 +188,25 @@ def run_of(
         engine_version=version,
         admission_delay_steps=unstated.admission_delay_steps,
     )
+
+
+def _with_accepted(plan: Plan, row: Mapping[str, str]) -> Plan:
+    """The plan with the share of its drafts that gives the row's tokens per step."""
+    if not row.get("accept_length", "").strip():
+        return plan
+    gained, drafted = _number(row, "accept_length"), plan.draft_tokens
+    if drafted is None:
+        raise InputError(
+            f"accept_length is {gained:g}, but the row drafts no tokens that are priced",
+            hint="state the drafts in server_args, or leave it out",
+        )
+    if not 1 <= gained <= drafted + 1:
+        raise InputError(
+            f"accept_length must be from 1 to {drafted + 1} with {drafted} drafted tokens, "
+            f"got {gained:g}",
+            hint="it counts the token that every step yields anyway",
+        )
+    return msgspec.structs.replace(plan, draft_acceptance_fraction=acceptance_for(drafted, gained))
 
 
 def _places(protocol: Protocol | None, engine: str, users: int) -> int | None:

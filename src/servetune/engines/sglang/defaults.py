@@ -1,11 +1,12 @@
 """Defaults of SGLang for what a Plan leaves open.
 
-Source: SGLang 0.5 `handle_gpu_memory_settings` and `_handle_eagle_family`, read in November 2026.
+Source: `handle_gpu_memory_settings` and `_handle_eagle_family` of SGLang 0.5.14 to 0.5.23, read in
+November 2026.
 """
 
 from __future__ import annotations
 
-from servetune.engines.behaviour import FieldValues, ReleaseDefaults, behaviour_of
+from servetune.engines.behaviour import FieldValues, ReleaseDefaults, behaviour_of, release_numbers
 from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan
@@ -19,11 +20,17 @@ _MEMORY_CLASSES = (
     (160 * 1024, 8192, 256, 512),
     (float("inf"), 16384, 512, 512),
 )
+#: The second class before the release that took it up to that of larger cards, for RTX 5090.
+_EARLIER_SECOND, _SECOND_SINCE = (35 * 1024, 2048, 24, 80), (0, 5, 20)
 
 
 def _sglang(plan: Plan, shape: NetworkShape, device: Device) -> FieldValues:
     memory_mib = device.memory_bytes / MIB
-    _, chunk_tokens, few, many = next(row for row in _MEMORY_CLASSES if memory_mib < row[0])
+    found = next(row for row in _MEMORY_CLASSES if memory_mib < row[0])
+    release = release_numbers(plan.engine_version or "")
+    if found == _MEMORY_CLASSES[1] and release is not None and release < _SECOND_SINCE:
+        found = _EARLIER_SECOND
+    _, chunk_tokens, few, many = found
     graph_batch = few if plan.tensor_parallel < 4 else many
     chunk_tokens = plan.max_num_batched_tokens or chunk_tokens
     return {
@@ -43,14 +50,12 @@ def _sglang(plan: Plan, shape: NetworkShape, device: Device) -> FieldValues:
 
 
 def _sequences(plan: Plan, shape: NetworkShape) -> int:
-    """`max_running_requests`: 48 with drafted tokens; else what the pool of the cache allows.
+    """`max_running_requests`: few with drafted tokens; else what the pool of the cache allows.
 
     That is its tokens over the context, times 512, kept within 2,048 and 4,096: the lower end, as a
     pool that small is the one where it matters.
     """
-    if plan.draft_tokens or dict(plan.extra).get("speculative_algorithm"):
-        return 48
-    return behaviour_of("sglang").default_max_seqs(shape) or 2048
+    return behaviour_of("sglang").default_max_seqs(plan, shape) or 2048
 
 
 def _static_fraction(plan: Plan, memory_mib: float, chunk_tokens: int, graph_batch: int) -> float:

@@ -37,6 +37,9 @@ ASSUMED_ACCEPTANCE = 0.6
 #: three. 90% intervals are 0.11 to 0.95 and 0.29 to 0.85.
 _LOOKED_UP_SD, _COMPUTED_SD = 1.5, 0.8
 
+#: Halvings by which an acceptance is found.
+_HALVINGS = 50
+
 _LOOKED_UP = ("ngram", "ngram_gpu", "suffix")
 
 
@@ -57,6 +60,27 @@ def tokens_per_step(plan: Plan) -> float:
     """
     accepted = acceptance_of(plan)
     return float(sum(accepted**place for place in range((plan.draft_tokens or 0) + 1)))
+
+
+def acceptance_for(drafted: int, gained: float) -> float:
+    """a: chance that a drafted token is right, where so many gain m tokens per step.
+
+    Args:
+        drafted: k, tokens drafted per step.
+        gained: m, from 1 to k + 1, as servers and load clients report it ("accept length").
+
+    Example:
+        >>> acceptance_for(2, 1.75)
+        0.5
+        >>> acceptance_for(3, 1.0), acceptance_for(3, 4.0)
+        (0.0, 1.0)
+    """
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        short = sum(middle**place for place in range(drafted + 1)) < gained
+        low, high = (middle, high) if short else (low, middle)
+    return round(high, 12)
 
 
 def log_odds(fraction: float) -> float:

@@ -63,8 +63,8 @@ class Runs:
     Attributes, each of shape (R,); of one copy where `copies` has no say, each stage of a pipeline
     being one:
         copies: Copies of the model, times the stages of each.
-        busy_copies: Those that have a user.
-        users: Requests in flight in closed loops, no more than the run has.
+        busy_copies: Those that have a request.
+        users: Requests in flight, of open loops those of the cap; no more than the run has.
         requests: Requests of the run.
         generations: Requests that one user sends.
         inputs: Tokens of a prompt that the prefix cache lacks.
@@ -138,9 +138,11 @@ class Runs:
         self.copies = stages * [plan.replicas * plan.data_parallel for plan in plans]
         self.rate_per_s = np.asarray(rates_per_s or np.zeros(len(plans)), float) / self.copies
         count = np.asarray(request_count, float)
-        closed = np.array([kind == "closed" for kind in kinds])
-        self.concurrency = np.asarray(concurrency, float)
-        self.concurrency = np.where(closed, np.minimum(self.concurrency, count), self.concurrency)
+        in_flight = np.asarray(concurrency, float)
+        # Of a list each copy of the model has a request at a time at least.
+        in_flight = np.where(self.at_once, np.maximum(in_flight, self.copies / stages), in_flight)
+        in_flight = np.where(self.at_a_rate, in_flight, np.minimum(in_flight, count))
+        self.concurrency = in_flight
         self.budget = np.array([plan.max_num_batched_tokens for plan in plans], float)
         most = np.array([plan.max_num_seqs for plan in plans], float)
         self.kv_tokens = np.asarray(kv_tokens, float) / stages
@@ -175,7 +177,7 @@ class Runs:
             admission_delay_steps or np.zeros(len(plans)), float
         )
         self.held_steps = np.where(self.at_a_rate, 0.0, self.admission_delay_steps)
-        self.requests = count / self.copies
+        self.requests = count / np.where(self.at_once, self.busy_copies, self.copies)
         # A client with a limit holds back what comes in a burst; copies get a random part of one.
         dispersion = np.asarray(dispersions or np.ones(len(plans)), float)
         clumped = np.minimum(dispersion - 1, np.maximum(0.0, count - 1)) / 2 / self.copies
