@@ -17,6 +17,7 @@ from servetune.perf.roofline import (
     SafetyFactors,
     at_a_rate,
     interval_of,
+    scattered_factor,
 )
 from servetune.perf.roofline.accuracy import Ran
 from servetune.perf.sweep import Swept, sweep
@@ -132,16 +133,18 @@ class LoadCurve:
     def interval(self, concurrency: int) -> Interval:
         """Factors between which nine of ten measured times are expected with so many users."""
         found = self.at(concurrency)
+        shape, workload = self._selection.shape, self._selection.workload
+        closed = self._rate is None
         return interval_of(
             self._node,
             self._plan,
-            self._selection.shape,
+            shape,
             found.correction or self._calibration,
-            Ran.of(
-                self._selection.workload.lengths,
-                "closed" if self._rate is None else "open",
-            ),
+            Ran.of(workload.lengths, "closed" if closed else "open"),
             output_tokens_per_s=found.point.output_tokens_per_s,
+            scattered_factor=scattered_factor(self._plan, shape, self._node, workload, concurrency)
+            if closed
+            else 1.0,
         )
 
     def held(self, judge: Judge) -> HeldLoad:

@@ -13,7 +13,7 @@ from servetune.api.notes import progress
 from servetune.errors import PlanError
 from servetune.hardware import Node
 from servetune.perf import Calibration
-from servetune.perf.roofline import Interval, SafetyFactors, interval_of
+from servetune.perf.roofline import Interval, SafetyFactors, interval_of, scattered_factor
 from servetune.perf.sweep import LADDER, Swept, plans_of, quantizations_of, sweep
 from servetune.plan import Plan
 from servetune.store import Results
@@ -225,6 +225,13 @@ class _Search:
                 swept.correction,
                 self._judge.ran,
                 output_tokens_per_s=swept.point.output_tokens_per_s,
+                scattered_factor=scattered_factor(
+                    swept.plan,
+                    self.selection.shape,
+                    node,
+                    self.selection.workload,
+                    swept.point.concurrency,
+                ),
             ),
         )
 

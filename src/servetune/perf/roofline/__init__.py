@@ -20,6 +20,7 @@ from servetune.perf.roofline.planned_runs import (
     at_a_rate,
     predict_runs,
     requests_in_flight,
+    scattered_factor,
 )
 from servetune.perf.roofline.run_formulas import RunPoint
 from servetune.perf.roofline.steady_state import (
@@ -60,6 +61,7 @@ __all__ = [
     "predict_runs",
     "requests_in_flight",
     "safety_factors_of",
+    "scattered_factor",
     "step_law",
     "table_for",
 ]

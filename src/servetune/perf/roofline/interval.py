@@ -173,6 +173,8 @@ def interval_of(
         for end, doubt in (("low", 1 / STREAM_DOUBT), ("high", STREAM_DOUBT))
     }
 
+    anchored = reach.kind == "anchored"
+
     def factor(time: str, end: str) -> float:
         drafted = math.exp(_TOWARDS[end] * reach.draft_doubt) if time == "tpot" else 1.0
         share = 0.95 if end == "high" else 0.05
@@ -181,9 +183,9 @@ def interval_of(
     return Interval(
         low_factor=factor("tpot", "low"),
         high_factor=factor("tpot", "high"),
-        ttft_low_factor=min(factor("ttft", "low"), scattered_factor),
+        ttft_low_factor=min(factor("ttft", "low"), 1.0 if anchored else scattered_factor),
         ttft_high_factor=factor("ttft", "high"),
-        calibrated=reach.kind == "anchored",
+        calibrated=anchored,
         extrapolation=reach.kind,
         basis=_BASIS["doubt" if reach.table == "doubt" else reach.kind]
         + ("; the acceptance of drafts is assumed" if reach.draft_doubt else ""),
