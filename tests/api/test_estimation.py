@@ -291,6 +291,16 @@ def test_commands_carry_all_that_the_plan_chose(servetune, tmp_path):
     assert "concurrency " in said.split("Under the constraints")[1]  # simulated at once
 
 
+def test_drafts_by_a_head_without_a_name_are_estimated_but_not_tuned(servetune):
+    done = servetune(*ON_H100, "--draft-tokens", "3", "--draft-method", "eagle3", "--json")
+    assert list(data(done)["tune_commands"]) == ["drafting"]
+    assert "no server can be tuned: eagle3 needs a model that drafts" in done.stderr
+    head = 'speculative_config={"method":"eagle3","model":"a/b","num_speculative_tokens":3}'
+    named = servetune(*ON_H100, "--server-args", head, "--json")
+    assert "without effect" not in named.stderr
+    assert head in data(named)["tune_commands"]["simple"]
+
+
 def test_whole_experts_are_told_to_the_engine(servetune):
     found = data(
         servetune(

@@ -253,6 +253,7 @@ def test_engines_are_told_of_drafts_in_their_own_words(engine, method, settings)
     ("engine", "method", "told"),
     [
         ("sglang", "eagle3", "speculative_draft_model_path"),
+        ("vllm", "eagle3", "speculative_config"),
         ("tgi", "mtp", "ngram"),
         ("transformers", "mtp", "its own settings"),
     ],
@@ -276,12 +277,12 @@ def test_an_engine_without_words_for_drafts_is_not_started_without_them(engine, 
         ({"speculative_algorithm": "NEXTN"}, (None, None)),
         ({"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 8}, (None, None)),
         ({"speculative_algorithm": "EAGLE", "speculative_num_steps": 3,
-          "speculative_eagle_topk": 1, "speculative_draft_model_path": "org/draft"}, (None, None)),
+          "speculative_eagle_topk": 1, "speculative_adaptive": True}, (None, None)),
         ({"speculative_num_draft_tokens": 4}, (None, None)),
         ({"speculative_algorithm": "NGRAM", "speculative_ngram_max_bfs_breadth": 1,
           "speculative_num_draft_tokens": 8, "speculative_eagle_topk": 4}, (None, None)),
-        ({"speculative_algorithm": "EAGLE", "speculative_num_steps": 3, "speculative_eagle_topk": 1,
-          "speculative_adaptive": True}, (None, None)),
+        ({"speculative_algorithm": "STANDALONE", "speculative_num_steps": 3,
+          "speculative_eagle_topk": 1, "speculative_draft_model_path": "org/draft"}, (None, None)),
     ],
 )  # fmt: skip
 def test_chains_of_the_models_own_drafts_are_read_of_sglang(settings, drafts):
@@ -289,6 +290,32 @@ def test_chains_of_the_models_own_drafts_are_read_of_sglang(settings, drafts):
     assert (plan.draft_tokens, plan.draft_method) == drafts
     if drafts[0] is None:
         assert dict(plan.extra) == {name.replace("-", "_"): v for name, v in settings.items()}
+
+
+@pytest.mark.parametrize(
+    ("engine", "settings"),
+    [
+        ("sglang", {"speculative_algorithm": "EAGLE3", "speculative_num_steps": 3,
+                    "speculative_eagle_topk": 1, "speculative_num_draft_tokens": 4,
+                    "speculative_draft_model_path": "org/head"}),
+        ("vllm", {"speculative_config": '{"method": "eagle3", "model": "org/head", '
+                                        '"num_speculative_tokens": 3}'}),
+    ],
+)  # fmt: skip
+def test_drafts_by_a_head_of_another_checkpoint_are_priced_and_told_as_given(engine, settings):
+    plan = plan_from_settings(engine, SHAPE.name, settings)
+    assert (plan.draft_tokens, plan.draft_method) == (3, "eagle3")
+    assert settings.items() <= settings_of(plan).items()
+    assert plan_from_settings(engine, SHAPE.name, settings_of(plan)) == plan
+    own = msgspec.structs.replace(plan, draft_method="mtp", extra=())
+    assert tokens_per_second(plan) == pytest.approx(tokens_per_second(own))
+    with pytest.raises(PlanError, match="needs a model that drafts"):
+        settings_of(msgspec.structs.replace(plan, draft_tokens=5))
+
+
+def tokens_per_second(plan: Plan) -> float:
+    load = Workload.of(LengthLaws.fixed(512, 128), request_count=1)
+    return performance_at(SHAPE, MACHINE, plan, load, 4).output_tokens_per_s
 
 
 def test_silence_about_drafts_is_none():

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import msgspec
 
 from servetune.api.estimate_text import Split
+from servetune.api.notes import note
 from servetune.engines import DEFAULT_ENGINE, Words, engine, settings_of
+from servetune.errors import PlanError
 from servetune.hardware import Node, instances
 from servetune.perf import AnchorRun
 from servetune.plan import Plan
@@ -40,8 +42,6 @@ def tune_commands(
     loads = sorted({max(1, centre // 2), centre, min(most, centre + max(1, centre // 2))})
     alike = [s.plan for s in fitting if s.plan.expert_parallel == best.plan.expert_parallel]
     words = engine(best.plan.engine).words
-    simple = _splits(alike, words) + _fixed(best.plan, words)
-    advanced = f"{simple};{words.name_of('max_num_batched_tokens')}=[2048,8192,16384]"
     lengths = f"workload={named}" if named else _client_lengths(workload)
     asked = f"max_concurrency={_listed(loads)};num_prompts={max(1000, 2 * loads[-1])}"
     if rate is not None:
@@ -63,6 +63,12 @@ def tune_commands(
         plan = _plan_options(best.plan)
         return shlex.join(["servetune", "simulate", *about, *plan, "--client-args", load, *wanted])
 
+    try:
+        simple = _splits(alike, words) + _fixed(best.plan, words)
+    except PlanError as error:  # what drafts has no name yet
+        note(f"note: no server can be tuned: {error.message}; {error.hint}")
+        return {"drafting": simulate(centre)}
+    advanced = f"{simple};{words.name_of('max_num_batched_tokens')}=[2048,8192,16384]"
     commands = {
         "simple": tune(best.plan.engine, simple),
         "advanced": tune(best.plan.engine, advanced),

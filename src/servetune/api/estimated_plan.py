@@ -47,7 +47,7 @@ def estimated_plan(
     )
     told = plan_from_settings(name, model, settings)
     require_known_settings(served_by, told, allow_unknown=allow_unknown)
-    read = served_by.behaviour.priced_settings
+    read = served_by.behaviour.priced_settings | served_by.words.drafts_beside(told)
     idle = [each for each, _ in told.extra if each not in read]
     if idle:
         note(f"note: without effect on the estimate: {', '.join(idle)}")

@@ -30,14 +30,16 @@ class DraftWords(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         names: The settings; without the first one nothing is drafted.
         settings: Settings of a plan that drafts. It raises `PlanError` for a method that these
-            settings alone cannot name.
+            settings alone cannot name: one that needs another checkpoint.
         read: `draft_tokens` and `draft_method` by all settings of a server; `None` where they say
             more than a Plan can, so that they pass through and no prediction knows of the drafts.
+        besides: Settings that name another checkpoint that drafts.
     """
 
     names: tuple[str, ...]
     settings: Callable[[Plan], Settings]
     read: Callable[[Mapping[str, Setting]], JsonObject | None]
+    besides: tuple[str, ...] = ()
 
 
 class Words(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +98,10 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
         fields = self.drafts.read(given) if names[0] in given else None
         if fields is None:
             return {}, given
-        return fields, {k: v for k, v in given.items() if k not in names}
+        with contextlib.suppress(PlanError):
+            self.drafts.settings(Plan(model="", **fields))
+            return fields, {k: v for k, v in given.items() if k not in names}
+        return fields, given  # what drafts is named by the settings alone
 
     def _without_graphs(self) -> tuple[str, str] | None:
         """Setting that turns graphs off, where it is no field's own: `cuda_graphs` 0 of TGI."""
@@ -158,7 +163,12 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
                 f"{engine} has no neutral setting for drafted tokens",
                 hint="give its own settings for speculative decoding instead",
             )
-        settings = self.drafts.settings(plan)
+        try:
+            settings = self.drafts.settings(plan)
+        except PlanError:
+            if self._said_beside(plan):
+                return {}
+            raise
         for name, value in plan.extra:
             if settings.get(name, value) != value:
                 raise PlanError(
@@ -166,6 +176,21 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
                     hint=f"leave {name} out, or draft_tokens",
                 )
         return settings
+
+    def drafts_beside(self, plan: Plan) -> frozenset[str]:
+        """Settings beside a plan's fields that say its drafts."""
+        if self.drafts is None or plan.draft_tokens is None:
+            return frozenset()
+        return frozenset((*self.drafts.names, *self.drafts.besides))
+
+    def _said_beside(self, plan: Plan) -> bool:
+        """Whether settings beside a plan's fields say its drafts and what checkpoint drafts."""
+        beside = dict(plan.extra)
+        if self.drafts is None or self.drafts.names[0] not in beside:
+            return False
+        said = self.drafts.read(beside) or {}
+        told = {"draft_tokens": plan.draft_tokens, "draft_method": plan.draft_method}
+        return said == told
 
 
 def words_of(
@@ -181,6 +206,11 @@ def words_of(
     if values is not None:
         table = {**table, "values": values}
     return Words(otherwise=otherwise, drafts=drafts, read=read, **table)
+
+
+def drafts_itself(method: str | None) -> bool:
+    """Whether layers of the model itself draft by this method."""
+    return method is None or method == "mtp" or method.endswith("_mtp")
 
 
 def expert_groups(name: str) -> Callable[[Plan], Settings]:

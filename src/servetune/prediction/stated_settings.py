@@ -104,7 +104,7 @@ def idle_settings(engine: str, plan: Plan) -> tuple[str, ...]:
     """
     served_by = engine_named(registered(engine))
     behaviour, words = served_by.behaviour, served_by.words
-    read = set(behaviour.priced_settings)
+    read = {*behaviour.priced_settings, *words.drafts_beside(plan)}
     if behaviour.attention_ranks is not None:
         read.add(behaviour.attention_ranks.setting)
     idle = [

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from servetune.engines.sglang.words import drafts_itself
 from servetune.engines.shipping import Build, Shipping, whole_experts, with_settings
-from servetune.engines.words import Settings
+from servetune.engines.words import Settings, drafts_itself
 from servetune.errors import CannotRender
 from servetune.plan.plan import Plan, Setting
 

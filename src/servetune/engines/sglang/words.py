@@ -6,7 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from servetune.engines.words import DraftWords, Settings, expert_groups, words_of
+from servetune.engines.words import (
+    DraftWords,
+    Settings,
+    drafts_itself,
+    expert_groups,
+    words_of,
+)
 from servetune.errors import PlanError
 from servetune.json_value import JsonObject
 from servetune.plan.plan import Plan, Setting
@@ -18,6 +24,8 @@ _DRAFTS = (_ALGORITHM, _STEPS, _BRANCHES, _NGRAM_BRANCHES, _VERIFIED)
 #: Names of drafting by layers of the model itself, where no other model is named; SGLang turns the
 #: second into the first.
 _NEXT_TOKENS = ("EAGLE", "NEXTN")
+#: Names of drafting by another checkpoint, with one layer that reads the network's own states.
+_HEADS = ("EAGLE", "EAGLE3")
 
 
 def _prefix_caching(plan: Plan) -> Settings:
@@ -48,22 +56,21 @@ def _drafting(plan: Plan) -> Settings:
     if not drafts_itself(plan.draft_method):
         raise PlanError(
             f"{plan.draft_method} needs a model that drafts, which a plan does not name",
-            hint=f"leave draft_tokens out and give {_ALGORITHM}, {_STEPS} and {_DRAFT_MODEL} as "
-            "server arguments, which are not priced; the model's own layers draft by mtp",
+            hint=f"give {_ALGORITHM}, {_STEPS}, {_BRANCHES}=1 and {_DRAFT_MODEL} as server "
+            "arguments; the model's own layers draft by mtp",
         )
     return {_ALGORITHM: "EAGLE", _STEPS: drafts, _BRANCHES: 1, _VERIFIED: drafts + 1}
 
 
-def drafts_itself(method: str | None) -> bool:
-    """Whether layers of the model itself draft by this method."""
-    return method is None or method == "mtp" or method.endswith("_mtp")
-
-
 def _read_drafts(settings: Mapping[str, Setting]) -> JsonObject | None:
-    """Chains of drafts by a model's own layers or by n-grams, of a length that is given."""
+    """Chains of drafts by a layer or by n-grams, of a length that is given."""
     algorithm, of_another = str(settings[_ALGORITHM]).upper(), settings.get(_DRAFT_MODEL)
     names = settings.keys() & set(_DRAFTS)
-    if of_another is not None or settings.get("speculative_adaptive") is True:
+    if settings.get("speculative_adaptive") is True:
+        return None
+    if of_another is not None:
+        if algorithm in _HEADS and names - {_VERIFIED} == {_ALGORITHM, _STEPS, _BRANCHES}:
+            return _chain(algorithm.lower(), settings[_BRANCHES], settings[_STEPS], verified=0)
         return None
     if algorithm == "NGRAM" and names == {_ALGORITHM, _NGRAM_BRANCHES, _VERIFIED}:
         return _chain("ngram", settings[_NGRAM_BRANCHES], settings[_VERIFIED], verified=1)
@@ -104,6 +111,7 @@ WORDS = words_of(
         names=_DRAFTS,
         settings=_drafting,
         read=_read_drafts,
+        besides=(_DRAFT_MODEL,),
     ),
     read=_read,
 )

@@ -185,7 +185,8 @@ def check_context_fits(plan: Plan, config: SchedulerConfig) -> None:
 
 def without_effect(plan: Plan) -> tuple[str, ...]:
     """Names of a plan's further settings that no scheduler of the simulator reads."""
-    behaviour = engine(plan.engine).behaviour
-    read = _READ_SETTINGS | behaviour.priced_settings
+    served_by = engine(plan.engine)
+    behaviour = served_by.behaviour
+    read = _READ_SETTINGS | behaviour.priced_settings | served_by.words.drafts_beside(plan)
     read |= {each.setting for each in behaviour.admission}
     return tuple(name for name, _ in plan.extra if name.lstrip("-").replace("-", "_") not in read)
