@@ -9,6 +9,7 @@ from servetune.models import load_shape
 from servetune.perf.roofline import PlannedRun, predict_runs
 from servetune.perf.roofline.factors import coefficients_for, plan_coefficients
 from servetune.perf.roofline.run_formulas import RunPoint
+from servetune.perf.roofline.step import step_law
 from servetune.plan import Plan
 from servetune.workload import LengthLaws
 
@@ -95,3 +96,26 @@ def test_hosts_of_hopper_are_quicker_than_those_that_the_engine_was_measured_on(
     old, new = (coefficients_for(node(gpu=gpu).device, "tgi", "1.4") for gpu in ("A100", "H100"))
     assert new.host.sequence_s == pytest.approx(0.7 * old.host.sequence_s)
     assert new.launch.layer_s == pytest.approx(0.7 * old.launch.layer_s)
+
+
+@pytest.mark.parametrize("release", ["2.0", "2.3", "3.0.0"])
+def test_experts_of_text_generation_inference_are_grouped_from_2_0_on(release: str) -> None:
+    """Its releases of 1.x multiply all tokens by every expert in steps of up to 256 of them."""
+
+    def step_s(tokens: int, version: str) -> float:
+        plan = Plan(model="m", engine="tgi", engine_version=version, tensor_parallel=8)
+        law = step_law(
+            plan,
+            load_shape("deepseek-ai/DeepSeek-V3", catalogue_first=True),
+            node(gpu="H200", count=8),
+        )
+        return law.seconds(tokens, tokens**2 / 2, 1, 0, 0)
+
+    assert step_s(257, release) == pytest.approx(step_s(256, release), rel=0.01)
+    assert step_s(257, "1.4") < 0.7 * step_s(256, "1.4")
+    own = coefficients_for(node(gpu="H200").device, "tgi", release).experts
+    assert own.every_expert_tokens == 0
+    assert (
+        own.compute_fraction
+        < 0.7 * coefficients_for(node(gpu="H200").device, "tgi").experts.compute_fraction
+    )

@@ -47,6 +47,8 @@ class Era(msgspec.Struct, frozen=True, kw_only=True):
         apart: Whether kernels and host are others, so that what holds for present engines says
             nothing of them.
         alike: Whether only few networks differ, so that its runs are of the present kind.
+        grouped_experts: Whether experts have grouped kernels where the engine's coefficients are of
+            plain ones, so that the device's table holds for them.
         coefficients: Paths of `perf.roofline.Coefficients` to values that differ.
         on_amd: Coefficients that differ on AMD's silicon alone; the fit's factors of the port come
             on top.
@@ -59,6 +61,7 @@ class Era(msgspec.Struct, frozen=True, kw_only=True):
     years: tuple[int, ...] = ()
     apart: bool = False
     alike: bool = False
+    grouped_experts: bool = False
     coefficients: Mapping[str, bool | int | float] = MappingProxyType({})
     on_amd: Mapping[str, bool | int | float] = MappingProxyType({})
 

@@ -161,11 +161,15 @@ def _with_b300_fp4(table: Coefficients) -> Coefficients:
 def _of_engine(table: Coefficients, engine: str, version: str, *, on_amd: bool) -> Coefficients:
     """Table with the differences of an engine, and of an earlier release of it."""
     facts = step_law_facts(engine)
+    era = facts.era_of(version)
     changes = dict(facts.coefficients) | (dict(facts.on_amd) if on_amd else {})
-    if facts.plain_experts:
+    if era and era.grouped_experts:
+        changes = {
+            path: value for path, value in changes.items() if not path.startswith("experts.")
+        }
+    elif facts.plain_experts:
         changes["experts.compute_fraction"] = table.gemm.compute_fraction
         changes["experts.memory_fraction"] = table.gemm.memory_fraction
-    era = facts.era_of(version)
     release = f"{facts.name}-{era.name}" if era else facts.name
     name = "/".join((release, *table.name.split("/")[1:]))
     if era:
