@@ -320,7 +320,7 @@ def test_a_copy_is_narrowed_down_from_above():
         load_shape("Qwen/Qwen3-4B"),
         node(gpu="L4", count=1),
         Workload(parts=(part,), request_count=1000),
-        parse_constraints("ttft:p99<=20s;e2e_latency:p90<=720ms"),
+        parse_constraints("ttft:p99<=20s;e2e_latency:p90<=780ms"),
         most_per_s=60.0,
     )
     bounds = [copy.upper_per_s]

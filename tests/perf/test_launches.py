@@ -119,3 +119,11 @@ def test_experts_of_text_generation_inference_are_grouped_from_2_0_on(release: s
         own.compute_fraction
         < 0.7 * coefficients_for(node(gpu="H200").device, "tgi").experts.compute_fraction
     )
+
+
+def test_a_prompt_costs_the_host_the_same_on_any_silicon() -> None:
+    """Many short prompts are the host's work, which a smaller device does not make less."""
+    small, large = (served("Qwen/Qwen3-0.6B", gpu, 1, 64, 16, 1) for gpu in ("L40S", "H100"))
+    assert large.ttft_ms < small.ttft_ms
+    hosts = [coefficients_for(node(gpu=gpu).device).host for gpu in ("L40S", "H100", "A100")]
+    assert len({(host.prompt_s, host.prompt_token_s) for host in hosts}) == 1

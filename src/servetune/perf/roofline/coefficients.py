@@ -186,8 +186,9 @@ class HostOverheads(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         rank_s: Part of that per doubling of tensor parallelism, where each rank has a host process
             of its own and all wait for the slowest.
         sequence_s: Part of that per running sequence [2-20 us].
-        http_sequence_s: Part of `sequence_s` that sends tokens over HTTP, where the engine's own
-            process does; static batches and lists that are worked off have none.
+        http_sequence_s: Part of `sequence_s` that sends tokens over HTTP, or hands them to the
+            server's process, in the engine's own; static batches and lists that are worked off
+            have none.
         other_sequence_s: Part of that per sequence of the other batches that a pipeline has in
             flight, where one loop goes through the sequences of all [0-5 us].
         prompt_s: Work of a step per prompt that it finishes [0-3 ms].
@@ -205,7 +206,7 @@ class HostOverheads(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     sequence_s: float = 5e-6
     http_sequence_s: float = 0.0
     other_sequence_s: float = 0.0
-    prompt_s: float = 0.3e-3
+    prompt_s: float = 0.25e-3
     draft_sequence_s: float = 20e-6
     request_s: float = 5e-3
     prompt_token_s: float = 1e-6
