@@ -77,6 +77,7 @@ class Gathering:
     Attributes:
         gap_steps: Decode steps from one group to the next while more prompts wait than one takes.
         most_running: Sequences that decode at the same time at most.
+        group: Prompts that are let in at the same time, at most.
 
     Args:
         admission_steps: Decode steps after which a group of any size is let in.
@@ -95,7 +96,7 @@ class Gathering:
         equal: bool | NDArray[np.bool_],
         group: Number,
     ) -> None:
-        self._steps, self._equal, self._group = steps, equal, group
+        self._steps, self._equal, self.group = steps, equal, group
         # Answers end one by one until so few are left that a full group is let in: from `few` and
         # one group down to `few` and one. Equal ones end a group at a time.
         few = np.ceil((group + 1) / waiting_ratio) - 1
@@ -128,7 +129,7 @@ class Gathering:
         for _ in range(_ROUNDS):
             come = np.maximum(1e-9, running / self._steps * others / users * step_s / tau_s)
             period = gap + np.exp(-come * gap) / -np.expm1(-come)
-            taken = np.clip(come * period, 1.0, self._group)
+            taken = np.clip(come * period, 1.0, self.group)
             group_s = prompts_s(taken)
             step_s = decode_s + group_s / period
             # Groups within an answer, which begins with one: a renewal process.
@@ -138,6 +139,6 @@ class Gathering:
         held = (1 - none - one) * self.gap_steps / period
         wait_s = (1 - none) * (decode_s**2 + group_s**2 / period) / (2 * step_s)
         wait_s = wait_s + held * (self.gap_steps - 1) / 2 * step_s
-        own_s = prompts_s(np.minimum(1 + held * come * gap, self._group))
-        cycle_s = self.gap_steps * decode_s + prompts_s(self._group)
-        return Gathered(wait_s, own_s, tau_s, self._group / cycle_s)
+        own_s = prompts_s(np.minimum(1 + held * come * gap, self.group))
+        cycle_s = self.gap_steps * decode_s + prompts_s(self.group)
+        return Gathered(wait_s, own_s, tau_s, self.group / cycle_s)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from servetune.perf.roofline.filling import filling_of
 from servetune.perf.roofline.open_steps import (
     GatheredSteps,
     MixedSteps,
@@ -93,7 +94,12 @@ def open_loops(runs: Runs, laws: StepLaws) -> tuple[RunTimes, Array]:
     ttft_s = first_s + queued_s
     e2e_s = ttft_s + runs.answer_steps * tau_s
     # The last request waits twice the mean, and nobody's prompt is computed after its own.
-    plain_s = runs.decode_s(laws, np.maximum(1.0, running))
+    filling = filling_of(running, runs.requests)
+    growth = runs.decode_s(laws, filling.most) / runs.decode_s(laws, np.ones_like(rate))
+    beside, spread = filling.last(growth)
+    # Where answers differ the end of a run is counted elsewhere (`endings`).
+    beside, spread = np.where(runs.equal, (beside, spread), (running, 0 * running))
+    plain_s = runs.decode_s(laws, np.maximum(1.0, beside), spread)
     whole_s = long_s + ttft_s + queued_s + runs.answer_steps * plain_s
     in_flight = rate * np.minimum(long_s, e2e_s)
     served = runs.requests / whole_s

@@ -233,33 +233,43 @@ class Runs:
         group = np.minimum(self.whole_prompts, self.most_placed(c))
         return Gathering(after, ratio, self.steps, self.equal, group)
 
-    def decode_s(self, laws: StepLaws, users: Array) -> Array:
+    def decode_s(self, laws: StepLaws, users: Array, spread: Array | float = 0.0) -> Array:
+        """Steps that decode so many on average; `spread` is the standard deviation."""
         none = 0 * users
-        return laws.seconds(none, none, none, users, users * self.context)
+        return laws.seconds(none, none, none, users, users * self.context, spread)
 
     def prompts_s(self, laws: StepLaws, prompts: Array) -> Array:
         """Steps that compute prompts while nobody decodes."""
         return self.mixed_s(laws, prompts, 0 * prompts)
 
     def mixed_s(
-        self, laws: StepLaws, prompts: Array, sequences: Array, *, by_chance: bool = False
+        self,
+        laws: StepLaws,
+        prompts: Array,
+        sequences: Array,
+        *,
+        by_chance: bool = False,
+        spread: Array | float = 0.0,
     ) -> Array:
         """Steps that compute `prompts` prompts beside `sequences` decoding ones.
 
         Where prompts are computed apart, the sequences decode once for all of these steps.
 
         Args:
-            by_chance: Whether `prompts` is the mean of those that come by chance.
+            by_chance: Whether `prompts` is the mean of one and those that come by chance.
+            spread: Standard deviation of the number that decodes.
         """
         tokens = prompts * self.inputs
         apart = self.apart(laws.c)
         left = self.budget - np.where(apart, 0.0, sequences * self.each)
         steps = np.maximum(1.0, tokens / np.maximum(1.0, left))
         sequences = np.where(apart, sequences / steps, sequences)
-        spread: Array | float = 0.0
-        if by_chance:  # a step has whole prompts, one at least, each as long as it happens to be
-            varied = self.varied_inputs + 1 / self.inputs + np.maximum(0.0, 1 - 1 / prompts)
-            spread = np.where(steps > 1, 0.0, tokens * np.sqrt(np.maximum(0.0, varied) / prompts))
+        if by_chance:
+            others = np.maximum(0.0, prompts - 1)
+            # A normal law reaches too far where most often there are no others.
+            others = others * np.minimum(1.0, others)
+            varied = np.maximum(0.0, self.varied_inputs) * prompts + others
+            spread = np.where(steps > 1, 0.0, np.sqrt(varied * self.inputs**2 + spread**2))
         each_s = laws.seconds(
             tokens / steps,
             prompts * self.pairs / steps,

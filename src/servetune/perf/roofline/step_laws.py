@@ -103,6 +103,8 @@ class PlanBatch:
 
 #: Factor by which a logistic law is within 0.01 of a normal one's distribution.
 _LOGISTIC = 1.702
+#: Tokens come whole: a law of real numbers is read in the middle between two of them.
+_HALF_TOKEN = 0.5
 
 
 def _share_within(room: Array, spread: Array | float) -> Array:
@@ -111,7 +113,7 @@ def _share_within(room: Array, spread: Array | float) -> Array:
     if isinstance(spread, float) and spread == 0.0:
         return exact.astype(float)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        share = 1 / (1 + np.exp(-_LOGISTIC * room / spread))
+        share = 1 / (1 + np.exp(-_LOGISTIC * (room + _HALF_TOKEN) / spread))
     return np.where(np.asarray(spread) > 0, share, exact)
 
 
