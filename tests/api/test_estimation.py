@@ -291,14 +291,21 @@ def test_commands_carry_all_that_the_plan_chose(servetune, tmp_path):
     assert "concurrency " in said.split("Under the constraints")[1]  # simulated at once
 
 
+HEADLESS = ("--draft-tokens", "3", "--draft-method", "eagle3")
+
+
 def test_drafts_by_a_head_without_a_name_are_estimated_but_not_tuned(servetune):
-    done = servetune(*ON_H100, "--draft-tokens", "3", "--draft-method", "eagle3", "--json")
+    done = servetune(*ON_H100, *HEADLESS, "--json")
     assert list(data(done)["tune_commands"]) == ["drafting"]
-    assert "no server can be tuned: eagle3 needs a model that drafts" in done.stderr
+    assert "no server can be tuned until --server-args name the checkpoint" in done.stderr
+    assert data(servetune(*ON_H100, *HEADLESS, "--sweep", "--json"))["ranked"]
     head = 'speculative_config={"method":"eagle3","model":"a/b","num_speculative_tokens":3}'
     named = servetune(*ON_H100, "--server-args", head, "--json")
     assert "without effect" not in named.stderr
     assert head in data(named)["tune_commands"]["simple"]
+    for each in (done, named):
+        simulated = shlex.split(data(each)["tune_commands"]["drafting"])[1:]
+        assert data(servetune(*simulated, "--json"))["status"] == "ok"
 
 
 def test_whole_experts_are_told_to_the_engine(servetune):

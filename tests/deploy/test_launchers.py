@@ -14,6 +14,7 @@ from servetune.deploy.launchers import (
     words_of,
 )
 from servetune.engines import engine as engine_named
+from servetune.engines import plan_from_settings
 from servetune.errors import DeployError, UnknownName
 from servetune.plan.plan import Plan
 
@@ -257,6 +258,23 @@ def test_filling_twice_changes_nothing(data):
     extra = tuple((k, v) for k, v in once.extra if k != launcher.shipping.name_setting)
     twice, _ = filled(launcher, msgspec.structs.replace(once, extra=extra), served_name=MODEL)
     assert twice == once
+
+
+@pytest.mark.parametrize(
+    ("engine", "extra"),
+    [
+        ("vllm", {"speculative_config": '{"method": "eagle3", "model": "a/b", '
+                                        '"num_speculative_tokens": 3}'}),
+        ("sglang", {"speculative_algorithm": "EAGLE3", "speculative_num_steps": 3,
+                    "speculative_eagle_topk": 1, "speculative_draft_model_path": "a/b"}),
+    ],
+)  # fmt: skip
+def test_the_checkpoint_of_a_head_that_drafts_reaches_the_command(engine, extra):
+    plan = plan_from_settings(engine, MODEL, extra)
+    own, words, variables, _ = rendered(plan)
+    assert plan_of_words(engine_named(engine), words, variables) == own
+    assert (own.draft_tokens, own.draft_method) == (3, "eagle3")
+    assert extra.items() <= dict(own.extra).items()
 
 
 def test_words_that_name_no_model_are_refused():

@@ -10,7 +10,6 @@ import msgspec
 from servetune.api.estimate_text import Split
 from servetune.api.notes import note
 from servetune.engines import DEFAULT_ENGINE, Words, engine, settings_of
-from servetune.errors import PlanError
 from servetune.hardware import Node, instances
 from servetune.perf import AnchorRun
 from servetune.plan import Plan
@@ -63,11 +62,13 @@ def tune_commands(
         plan = _plan_options(best.plan)
         return shlex.join(["servetune", "simulate", *about, *plan, "--client-args", load, *wanted])
 
-    try:
-        simple = _splits(alike, words) + _fixed(best.plan, words)
-    except PlanError as error:  # what drafts has no name yet
-        note(f"note: no server can be tuned: {error.message}; {error.hint}")
+    if not words.says_drafts(best.plan):
+        note(
+            f"note: no server can be tuned until --server-args name the checkpoint that drafts by "
+            f"{best.plan.draft_method}"
+        )
         return {"drafting": simulate(centre)}
+    simple = _splits(alike, words) + _fixed(best.plan, words)
     advanced = f"{simple};{words.name_of('max_num_batched_tokens')}=[2048,8192,16384]"
     commands = {
         "simple": tune(best.plan.engine, simple),
@@ -181,6 +182,8 @@ def _machine(node: Node) -> list[str]:
 
 def _plan_options(plan: Plan) -> list[str]:
     """The plan in the words of `servetune simulate`."""
+    words = engine(plan.engine).words
+    beside = [(name, value) for name, value in plan.extra if name in words.drafts_beside(plan)]
     given = {
         "--engine": plan.engine if plan.engine != DEFAULT_ENGINE else None,
         "--tensor-parallel": plan.tensor_parallel,
@@ -188,15 +191,16 @@ def _plan_options(plan: Plan) -> list[str]:
         "--quantization": plan.quantization,
         "--kv-cache-dtype": plan.kv_cache_dtype,
         "--max-model-len": plan.max_model_len,
-        "--draft-tokens": plan.draft_tokens,
-        "--draft-method": plan.draft_method,
+        "--draft-tokens": None if beside else plan.draft_tokens,
+        "--draft-method": None if beside else plan.draft_method,
         "--draft-acceptance": plan.draft_acceptance_fraction,
     }
     options: list[str] = []
     for name, value in given.items():
         options += [] if value is None else [name, str(value)]
-    stages = engine(plan.engine).words.name_of("pipeline_parallel")
+    stages = words.name_of("pipeline_parallel")
     settings = ["enable_expert_parallel=true"] if plan.expert_parallel else []
+    settings += [f"{name}={_scalar(value)}" for name, value in beside]
     settings += [f"{stages}={plan.pipeline_parallel}"] if plan.pipeline_parallel > 1 else []
     return options + (["--server-args", ";".join(settings)] if settings else [])
 

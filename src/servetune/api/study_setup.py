@@ -441,8 +441,8 @@ def _require_variables(study: Study, trials: Iterable[Trial]) -> None:
 def _note_idle_settings(groups: list[list[Trial]], words: Words) -> None:
     """Note server settings that change nothing in a simulation, as `simulate` does."""
     idle = {name for group in groups for trial in group[:1] for name in without_effect(trial.plan)}
-    if words.drafts is not None and any(group[0].plan.draft_tokens for group in groups):
-        idle -= set(words.drafts.names)  # those of a trial without drafts, which others have
+    for group in groups:  # a trial without drafts has settings that others draft by
+        idle -= words.drafts_beside(group[0].plan)
     note_idle(sorted(idle))
     note_idle_load(
         dict.fromkeys(name for trial in groups[0] for name in trial.client_args),

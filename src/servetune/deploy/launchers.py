@@ -212,7 +212,9 @@ def _pairs(launcher: CommandLineEngine, words: Sequence[str]) -> Iterator[tuple[
 
 
 def _refuse_contradictions(launcher: CommandLineEngine, plan: Plan) -> None:
-    settings = launcher.plan_settings(msgspec.structs.replace(plan, extra=()))
+    beside = launcher.words.drafts_beside(plan)  # which may name the checkpoint that drafts
+    extra = tuple((name, value) for name, value in plan.extra if name in beside)
+    settings = launcher.plan_settings(msgspec.structs.replace(plan, extra=extra))
     for name, value in plan.extra:
         if settings.get(name, value) != value:
             raise CannotRender(f"the plan says both {name}={settings[name]} and {name}={value}")

@@ -62,7 +62,8 @@ def _filled(plan: Plan, shape: NetworkShape, device: Device, version: str | None
     if version is not None:
         major, minor, *_ = (*(int(number) for number in re.findall(r"\d+", version)), 0, 0)
         chosen = next((one for one in releases if (major, minor) >= one.since), chosen)
-    filled = chosen.fill(plan, shape, device)
+    released = plan if version is None else msgspec.structs.replace(plan, engine_version=version)
+    filled = chosen.fill(released, shape, device)
     silent = {name: value for name, value in filled.items() if getattr(plan, name) is None}
     return msgspec.structs.replace(plan, **silent) if silent else plan
 

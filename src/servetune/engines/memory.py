@@ -72,10 +72,11 @@ WIDEST_FRACTION = 0.95
 #: Sequences at a time for which a server is given memory at least, where it is started for as many
 #: users. A judgement: of rows with room for three to 23 by the default share, closed loops of eight
 #: users (AccelMark, vLLM 0.7 and 0.19) and static batches of 16 to 64 (Argonne, 2024) are best
-#: predicted with it; no such row has room for fewer. Bursts do (gpustack's 100 prompts of 32,000
-#: tokens on A100, room for one) and kept it, so servers not started for their users keep it here.
+#: predicted with it; no such row has room for fewer. A burst of 100 prompts of 32,000 tokens on an
+#: A100 (gpustack) has room for one, and its server kept the default: servers that are not started
+#: for their users keep it here, too.
 _LEAST_SEQUENCES = 3
-#: Sequences by which such memory has room for them, not just less by rounding.
+#: Margin, in sequences, of such memory, so that rounding leaves room for no fewer.
 _ROOM_BEYOND = 1e-6
 
 #: Memory that CUDA keeps of the driver's total: 0.4 GiB and 0.2%. From the "total
@@ -394,8 +395,8 @@ def with_wider_share(
         least, most = (
             _room(each, _divided(each, shape, device).caches, tokens) for each in (filled, widest)
         )
-        missing = count + _ROOM_BEYOND - least
-        if missing > 0:
+        if least < count:
+            missing = count + _ROOM_BEYOND - least
             raised = max(raised, missing / (most - least) if least and most > least else 1.0)
     if not raised:
         return plan
@@ -503,7 +504,8 @@ class _CacheParts(NamedTuple):
     Attributes:
         kv_bytes: Memory for keys and values, and for states that have none apart.
         state_bytes: Memory apart for states.
-        sequences: Sequences whose states have room in it; infinite without such memory.
+        sequences: Sequences, and parts of one, whose states have room in it; infinite without such
+            memory.
     """
 
     kv_bytes: float
@@ -519,7 +521,7 @@ def _cache_parts(plan: Plan, free_bytes: float, stage: _Stage) -> _CacheParts:
     if pool is None or not stage.recurrent_bytes:
         return _CacheParts(cache_bytes, 0.0, math.inf)
     state_bytes = pool.share(plan) * cache_bytes
-    sequences = state_bytes // (stage.recurrent_bytes * pool.states_each(plan))
+    sequences = state_bytes / (stage.recurrent_bytes * pool.states_each(plan))
     return _CacheParts(cache_bytes - state_bytes, state_bytes, sequences)
 
 

@@ -29,10 +29,11 @@ class DraftWords(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         names: The settings; without the first one nothing is drafted.
-        settings: Settings of a plan that drafts. It raises `PlanError` for a method that these
-            settings alone cannot name: one that needs another checkpoint.
-        read: `draft_tokens` and `draft_method` by all settings of a server; `None` where they say
-            more than a Plan can, so that they pass through and no prediction knows of the drafts.
+        settings: Settings of a plan that drafts. It raises `PlanError` for a method that the engine
+            lacks, or that needs another checkpoint, which a plan does not name.
+        read: `draft_tokens` and `draft_method` by all settings of a server; `None` where a step
+            costs what a Plan cannot say, so that they pass through and no prediction knows of the
+            drafts.
         besides: Settings that name another checkpoint that drafts.
     """
 
@@ -183,6 +184,15 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
             return frozenset()
         return frozenset((*self.drafts.names, *self.drafts.besides))
 
+    def says_drafts(self, plan: Plan) -> bool:
+        """Whether settings can say a plan's drafts, the checkpoint that drafts included."""
+        if plan.draft_tokens is None:
+            return True
+        with contextlib.suppress(PlanError):
+            self._draft_settings(plan, plan.engine)
+            return True
+        return False
+
     def _said_beside(self, plan: Plan) -> bool:
         """Whether settings beside a plan's fields say its drafts and what checkpoint drafts."""
         beside = dict(plan.extra)
@@ -206,6 +216,13 @@ def words_of(
     if values is not None:
         table = {**table, "values": values}
     return Words(otherwise=otherwise, drafts=drafts, read=read, **table)
+
+
+def without_drafts(plan: Plan) -> Plan:
+    """The plan, drafting nothing; settings beside its fields stay."""
+    return msgspec.structs.replace(
+        plan, draft_tokens=None, draft_method=None, draft_acceptance_fraction=None
+    )
 
 
 def drafts_itself(method: str | None) -> bool:

@@ -56,7 +56,7 @@ def device(name: str, *, extra_toml: Path | None = None) -> Device:
     """
     known = _devices(extra_toml)
     found = known.named(name)
-    if found is None and (parts := _REMARKED.fullmatch(name.strip())):
+    if found is None and (parts := _REMARKED.fullmatch(name.strip())) and not _TELLS.search(name):
         fitting = {each.name: each for part in parts.groups() if (each := known.named(part))}
         found = next(iter(fitting.values())) if len(fitting) == 1 else None
     if found is None and (of_instance := _instance_devices().get(name.strip().lower())):
@@ -195,7 +195,11 @@ _OPTIONAL = re.compile(
     r"core|accelerator|edition|generation|blackwell|mega|nvl\d+"
 )
 _MEMORY = re.compile(r"(\d+)(gb|gib|g)")
-_REMARKED = re.compile(r"(.+?)\s*\((.+)\)")
+_REMARKED = re.compile(r"(.+?)\s*\(([^()]+)\)")
+#: Words of a remark that tell of another device, of a part of one, or of several.
+_TELLS = re.compile(
+    r"\(.*(\b\d+ ?(gb|gib|g)\b|pcie|sxm|oam|nvl|mig|max-?q|laptop|\b\d+ ?x|x ?\d+\b).*\)", re.I
+)
 _GLUED = re.compile(r"(sxm\d?|pcie|oam)")
 
 #: Range of the memory size in a device's name over the size that the driver reports, in GiB: with

@@ -18,6 +18,7 @@ from servetune.engines.defaults import resolved
 from servetune.engines.memory import check_resolved_fits
 from servetune.engines.parallel import check_parallel, with_whole_experts
 from servetune.engines.refusals import made_on_load
+from servetune.engines.words import without_drafts
 from servetune.errors import PlanError
 from servetune.hardware.device import Device, Node
 from servetune.models.shape import NetworkShape, has_experts
@@ -124,7 +125,7 @@ def _divisors(count: int) -> Iterator[int]:
 def _served(plan: Plan) -> bool:
     """Whether the plan's engine has settings for its layout."""
     try:
-        engine(plan.engine).plan_settings(plan)
+        engine(plan.engine).plan_settings(without_drafts(plan))
     except PlanError:
         return False
     return True

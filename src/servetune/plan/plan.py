@@ -52,7 +52,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         enforce_eager: Whether captured graphs are off.
         draft_tokens: Tokens drafted ahead of each step, which verifies them all; `None` for none.
         draft_method: Drafting method: `ngram` looks tokens up, `mtp` and `eagle` add a layer
-            of their own.
+            of their own, that of `eagle` from a checkpoint that `extra` names.
         draft_acceptance_fraction: Chance that a drafted token is right if those before it were.
             The text decides it, so it is for predictions and no engine is told.
         extra: Settings of the engine that have no neutral name, sorted by name, as

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from servetune.engines import DEFAULT_ENGINE, engine, plan_from_settings
+from servetune.engines.words import without_drafts
 from servetune.errors import InputError, PlanError
 from servetune.hardware.device import Node
 from servetune.json_value import JsonObject
@@ -211,6 +212,8 @@ def simulated_with_requests(
     named = engine(study.engine)
     shown = engine(named.ships_as) if named.ships_as else named
     words = shown.server_cmd_args(settings)
+    if not shown.words.says_drafts(one):  # nothing is started, so its checkpoint has no name yet
+        one = without_drafts(one)
     command = shown.command(one, host="127.0.0.1", port=DEFAULT_PORT)
     outcome = Outcome(
         cmd=shlex.join(command),

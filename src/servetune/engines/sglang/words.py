@@ -69,8 +69,9 @@ def _read_drafts(settings: Mapping[str, Setting]) -> JsonObject | None:
     if settings.get("speculative_adaptive") is True:
         return None
     if of_another is not None:
-        if algorithm in _HEADS and names - {_VERIFIED} == {_ALGORITHM, _STEPS, _BRANCHES}:
-            return _chain(algorithm.lower(), settings[_BRANCHES], settings[_STEPS], verified=0)
+        by = "EAGLE" if algorithm in _NEXT_TOKENS else algorithm
+        if by in _HEADS and names - {_VERIFIED} == {_ALGORITHM, _STEPS, _BRANCHES}:
+            return _chain(by.lower(), settings[_BRANCHES], settings[_STEPS], verified=0)
         return None
     if algorithm == "NGRAM" and names == {_ALGORITHM, _NGRAM_BRANCHES, _VERIFIED}:
         return _chain("ngram", settings[_NGRAM_BRANCHES], settings[_VERIFIED], verified=1)

@@ -233,7 +233,9 @@ def _loops_apart(runs: Runs, laws: StepLaws) -> RunTimes:
     scattered_s = ttft_s
     if in_step.any():
         alone = _prompts_between(runs, laws, running, placed)
-        less_s = np.maximum(0.0, first_s - alone.wait_s - alone.own_s)
+        held_s = others * runs.held_steps * tau_s
+        alone_s = np.where(others > 0, alone.wait_s, 0.0) + alone.own_s + held_s
+        less_s = np.maximum(0.0, first_s - alone_s)
         scattered_s = ttft_s - np.where(in_step, less_s, 0.0) * (1 - 1 / runs.generations)
     return RunTimes(ttft_s, tau_s, running, rate, whole_s, scattered_s)
 

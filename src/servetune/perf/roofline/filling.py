@@ -1,9 +1,9 @@
 """Open loops that end: the number that decodes while a run fills, is full and empties.
 
-Requests come for a time of 1, and each decodes for u. If all take as long, the number rises until
-u (or 1), is full and falls from 1 (or u) on. Means and squares of a trapezoid follow: beside a
-token, which are the more the more decode, beside a prompt, which comes before the fall, and beside
-the last request, which sees the fall alone.
+Requests come for a time of 1, and each decodes for u. Where all of them take equally long, the
+number that decodes is a trapezoid: it rises until u (or 1), stays and falls from 1 (or u) on. Its
+means and squares follow: as a token sees it (more tokens are decoded where more decode), as a
+prompt does, which comes before the fall, and as the last request does, which sees the fall alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Filling(NamedTuple):
     """Number that decodes in the course of runs, each of shape (R,).
 
     Attributes:
-        most: It as a run is full.
+        most: Number when the run is full.
         lasting: Time of a request over that in which requests come, u.
         tokens_spread: Standard deviation beside a token.
         prompts: Mean beside a prompt.

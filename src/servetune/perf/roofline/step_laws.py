@@ -186,7 +186,8 @@ class StepLaws:
         """Mean seconds of a step per plan; the arguments are the fields of `Step`, shape (R,).
 
         Args:
-            spread_tokens: Standard deviation of the prompts' tokens from step to step.
+            spread_tokens: Standard deviation of a step's tokens from step to step, those of prompts
+                and of decoding sequences.
         """
         c, flat, attention = self.c, self._stack.flat, self._stack.attentions
         sequences = prefill_sequences + decode_sequences
