@@ -382,19 +382,25 @@ def with_wider_share(
             (`with_useful_places`), so that no more than those sought here take memory.
     """
     sought = min(users, plan.max_num_seqs or users, _LEAST_SEQUENCES)
+    # The quick way of nearly all: so many of the longest have room, whatever takes places.
+    held = _divided(resolved(plan, shape, device), shape, device).longest_sequences
+    if plan.gpu_memory_fraction is not None or held >= sought * plan.data_parallel:
+        return plan
+    longest = plan.max_model_len or shape.max_context_tokens
+    wanted = ((longest, 1), (sequence_tokens or longest, sought))
+
+    def rooms(filled: Plan) -> list[float]:
+        caches = _divided(filled, shape, device).caches
+        return [_room(filled, caches, tokens) for tokens, _ in wanted]
+
     places = sought if useful_places and plan.max_num_seqs else plan.max_num_seqs
     filled = resolved(msgspec.structs.replace(plan, max_num_seqs=places), shape, device)
     widest = msgspec.structs.replace(filled, gpu_memory_fraction=WIDEST_FRACTION)
     default = filled.gpu_memory_fraction or WIDEST_FRACTION
-    told = plan.gpu_memory_fraction is not None
-    if told or default >= WIDEST_FRACTION or not _fits(widest, shape, device):
+    if default >= WIDEST_FRACTION or not _fits(widest, shape, device):
         return plan
-    longest = filled.max_model_len or shape.max_context_tokens
     raised = 0.0
-    for tokens, count in ((longest, 1), (sequence_tokens or longest, sought)):
-        least, most = (
-            _room(each, _divided(each, shape, device).caches, tokens) for each in (filled, widest)
-        )
+    for least, most, (_, count) in zip(rooms(filled), rooms(widest), wanted, strict=True):
         if least < count:
             missing = count + _ROOM_BEYOND - least
             raised = max(raised, missing / (most - least) if least and most > least else 1.0)

@@ -129,12 +129,10 @@ class _Devices:
 
     def named(self, name: str) -> Device | None:
         """Device of a name, by its letters, else by its words."""
+        if (spelt := self.by_spelling.get(_spelling(name))) is not None:
+            return spelt
         words = _words(name)
-        return (
-            self.by_spelling.get(_spelling(name))
-            or self.by_words.get(words)
-            or self.by_name_and_features(words)
-        )
+        return self.by_words.get(words) or self.by_name_and_features(words)
 
     def by_name_and_features(self, words: frozenset[str]) -> Device | None:
         """Only device that matches the words, including memory size and form factor."""

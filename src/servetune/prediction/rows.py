@@ -74,6 +74,10 @@ STORAGE: Mapping[str, str] = {
 }
 
 
+#: Plan of a row without settings of its own.
+_SILENT = Plan(model="")
+
+
 def run_of(
     row: Mapping[str, str],
     shape_of: Callable[[str], NetworkShape],
@@ -114,7 +118,7 @@ def run_of(
     each = math.ceil(facts.concurrency / copies / replicas)
     places = started_for = _places(protocol, facts.engine, each)
     # An engine that takes few sequences unasked is taken to have been asked for no more.
-    told = msgspec.structs.replace(Plan(model=shape.name), **stated)
+    told = msgspec.structs.replace(_SILENT, **stated) if stated else _SILENT
     few = engine_named(registered(facts.engine)).behaviour.default_max_seqs(told, shape)
     if few is not None:
         few = max(1, few // sharing)
