@@ -446,8 +446,8 @@ class Drafts(msgspec.Struct, frozen=True, kw_only=True):
     draft_method: Annotated[
         str | None,
         option(
-            "Method of drafting: ngram, mtp, eagle. A head that drafts (eagle) has a checkpoint of its "
-            "own, which a server is told in --server-args.",
+            "Method of drafting: ngram, mtp, eagle. A head that drafts (eagle) has a checkpoint of "
+            "its own, which a server is told in --server-args.",
             metavar="NAME",
             default="a layer of the model, as mtp",
         ),
