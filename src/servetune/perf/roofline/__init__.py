@@ -9,6 +9,7 @@ from servetune.perf.roofline.estimate import (
     Phase,
     estimate,
     performance_at,
+    scattered_factor,
 )
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.interval import Interval, SafetyFactors, interval_of, safety_factors_of
@@ -20,7 +21,6 @@ from servetune.perf.roofline.planned_runs import (
     at_a_rate,
     predict_runs,
     requests_in_flight,
-    scattered_factor,
 )
 from servetune.perf.roofline.run_formulas import RunPoint
 from servetune.perf.roofline.steady_state import (

@@ -277,6 +277,28 @@ def performance_at(
     return state.at(concurrency, corrections.on(concurrency))
 
 
+def scattered_factor(
+    plan: Plan, shape: NetworkShape, node: Node, workload: Workload, concurrency: int
+) -> float:
+    """Factor on first tokens of a long closed loop whose users do not stay in step.
+
+    Args:
+        plan: Plan that fits the machine.
+        shape: Its network.
+        node: Machine.
+        workload: Lengths of the requests and what they share; only equal answers stay in step.
+        concurrency: Users.
+    """
+    filled = resolved(plan, shape, node.device)
+    divided = memory(filled, shape, node.device)
+    moments = workload_moments(workload, filled, divided)
+    if moments.output_spread_tokens:
+        return 1.0
+    law = step_law(filled, shape, node, run_coefficients(node.device, filled, shape, workload))
+    kv_tokens = divided.kv_tokens_at(moments.context_tokens)
+    return SteadyState(law, divided.served(filled), kv_tokens, moments).scattered(concurrency)
+
+
 def _misfit(plan: Plan, shape: NetworkShape, node: Node) -> str | None:
     try:
         check_fits(plan, shape, node.device, device_limit=node.device_count)

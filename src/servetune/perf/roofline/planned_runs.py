@@ -206,34 +206,6 @@ def at_a_rate(
     )
 
 
-def scattered_factor(
-    plan: Plan, shape: NetworkShape, node: Node, workload: Workload, concurrency: int
-) -> float:
-    """Factor on first tokens of a long closed loop whose users do not stay in step.
-
-    Args:
-        plan: Plan that fits the machine.
-        shape: Its network.
-        node: Machine.
-        workload: Lengths of the requests and what they share; only equal answers stay in step.
-        concurrency: Users.
-    """
-    filled = resolved(plan, shape, node.device)
-    moments = workload_moments(workload, filled, memory(filled, shape, node.device))
-    if moments.output_spread_tokens:
-        return 1.0
-    run = PlannedRun(
-        shape=shape,
-        node=node,
-        plan=plan,
-        lengths=moments,
-        concurrency=concurrency,
-        request_count=REQUESTS_OF_A_RATE * concurrency,
-        warmed=True,
-    )
-    return predict_runs([run])[0].point.scattered_factor
-
-
 def _offered_tokens_per_s(run: PlannedRun) -> float | None:
     """Tokens that an open loop without a limit of requests in flight asks for."""
     if run.protocol != "open" or run.capped:

@@ -407,6 +407,22 @@ class SteadyState:
             point = self._known[read] = state._at(concurrency, correction)
         return point
 
+    def scattered(self, concurrency: int) -> float:
+        """Factor on the time to the first token where users with equal answers fall out of step."""
+        share = max(1.0, concurrency / self._copies)
+        if not self._equal or self._decode_steps <= 0 or share <= 1:
+            return 1.0
+        running, balance = self._running(share, 1.0)
+        placed = min(share, self._places)
+        others, decoding = (placed - 1) / placed, max(1.0, running)
+        per_step = running / self._decode_steps * others
+        if self._scheduling.separate_prefill:
+            alone_s, _ = self._between_decodes(per_step, decoding)
+        else:
+            alone_s, _ = self._among_decodes(per_step, decoding, others)
+        ttft_s = self.at(concurrency).ttft_ms / MS_PER_S
+        return 1 - max(0.0, balance.first_s - alone_s) / max(ttft_s, balance.first_s)
+
     def _read(self, concurrency: int, correction: Correction) -> Hashable:
         """All that a point depends on besides the law, the lengths and the number of copies.
 
