@@ -40,6 +40,7 @@ import numpy as np
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(Path(__file__).parent)]
 
+import differences  # noqa: E402
 from fit_step_law import Problem, fitted  # noqa: E402
 from measured import Measured, read  # noqa: E402
 from reports import publisher  # noqa: E402
@@ -377,6 +378,9 @@ def cells_document(bench: Bench) -> str:
 
 def interval_document(bench: Bench) -> str:
     lines = ["# Written by benchmarks/prediction/accuracy.py --write, do not edit."]
+    runs = differences.of_laboratories(bench) + differences.of_reports()
+    multiple = differences.told_apart(differences.pairs_of(runs, 0))
+    lines += ["", "[told_apart]", f"tpot = {multiple:.2f}"]
     spreads = [spread_of(bench, which) for which in (0, 1)]
     for time, spread in zip(TIMES, spreads, strict=True):
         lines += ["", f"[{time}_spread]", f"base = {spread.terms['base']:.3f}"]
@@ -516,6 +520,8 @@ def page(bench: Bench, splits: Sequence[str]) -> str:
     logs, _ = anchored_logs(bench, 2, lambda row: row.engine)
     name = "pair, then 2 of its rows under the same engine as anchors"
     lines.append(line(name, logs, np.full_like(logs, np.nan), ~np.isnan(logs[0]), bench.rows))
+    runs = differences.of_laboratories(bench) + differences.of_reports()
+    lines += ["", differences.section(runs)]
     for title, key in STRATA.items():
         names = np.array([key(row) for row in bench.rows])
         split = LEFT_OUT.get(title, "pair")

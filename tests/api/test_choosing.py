@@ -48,6 +48,34 @@ def test_a_sweep_ranks_plans_that_hold_the_limits(servetune):
     assert found["priced"] > 1000
 
 
+def test_a_ranking_says_which_plans_may_be_as_good_as_the_first(servetune):
+    ranked = data(servetune(*ON_L4, "--sweep", "--json"))["ranked"]
+    assert ranked[0]["as_good"]
+    numbers = [str(number) for number, one in enumerate(ranked, start=1) if one["as_good"]][1:]
+    assert 0 < len(numbers) < len(ranked) - 1
+    text = " ".join(servetune(*ON_L4, "--sweep").stdout.split())
+    named = f"{', '.join(numbers[:-1])} and {numbers[-1]}" if numbers[1:] else numbers[0]
+    assert f" {named} may be as good as 1: of measured pairs" in text
+
+
+def test_the_best_split_is_told_apart_from_those_that_are_far_behind(servetune):
+    found = data(servetune(*ON_L4, "--json"))
+    rates = [split["answer"]["best_throughput"]["output_tokens_per_s"] for split in found["splits"]]
+    assert max(rates) > 2 * min(rates)
+    assert found["as_good"] == []
+    assert "TP1 x4 is ahead: of measured pairs" in servetune(*ON_L4).stdout
+    long = servetune(*ON_L4, "--input-len", "1024", "--output-len", "512").stdout
+    assert "TP2 x2 may be as good as TP1 x4" in long
+
+
+def test_machines_may_be_as_cheap_as_the_cheapest(servetune):
+    found = data(servetune(*ON_ANY, "--instance", "all", "--top", "12", "--json"))
+    assert len(found["as_good"]) == 12
+    assert found["as_good"][0]
+    assert not found["as_good"][-1]
+    assert "may be as good as 1" in servetune(*ON_ANY, "--instance", "all").stdout
+
+
 def test_percentiles_are_judged_by_simulation(servetune):
     limits = "ttft:p99<=900ms;itl<=60ms"
     found = data(servetune(*ON_L4, "--sweep", "--constraints", limits, "--json", "--top", "2"))

@@ -120,7 +120,7 @@ def test_an_open_loop_at_a_vanishing_rate_is_one_user(engine: str, tokens: int) 
     alone = PlannedRun(
         shape=load_shape("openai/gpt-oss-120b", catalogue_first=True),
         node=node(gpu="B200"),
-        plan=Plan(model="openai/gpt-oss-120b", engine=engine, engine_version="0.25.0"),
+        plan=Plan(model="openai/gpt-oss-120b", engine=engine),
         lengths=LengthLaws.fixed(tokens, 64),
         concurrency=1,
         request_count=1000,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from servetune.api.wording import confidence_text, heading_text, times_texts, wrap
+from servetune.api.wording import confidence_text, heading_text, order_text, times_texts, wrap
 from servetune.hardware import Node
 from servetune.models import NetworkShape
 from servetune.perf.roofline import (
@@ -57,7 +57,7 @@ def estimate_text(found: Estimation, *, emphasis: Callable[[str], str] = str) ->
     yield from _model_text(best, shape)
     yield from _price_text(node)
     yield ""
-    yield from _splits_text(found.splits, best, emphasis)
+    yield from _splits_text(found, emphasis)
     yield ""
     yield from _load_text(found, emphasis)
     yield ""
@@ -145,9 +145,8 @@ def _model_text(best: Split, shape: NetworkShape) -> Iterator[str]:
     yield f"                        (longest sequence {longest:,})"
 
 
-def _splits_text(
-    splits: Sequence[Split], best: Split, emphasis: Callable[[str], str]
-) -> Iterator[str]:
+def _splits_text(found: Estimation, emphasis: Callable[[str], str]) -> Iterator[str]:
+    splits, best = found.splits, found.chosen
     yield "Best latency (one user) and best throughput, for every split of the GPUs"
     yield ("  plan        TTFT      ITL      E2E      | users  out tok/s  ITL       $/M tok")
     for split in splits:
@@ -169,6 +168,10 @@ def _splits_text(
     yield "  * the details below are of this one; xN: that many copies side by side"
     if whole:
         yield "  EP: experts whole, as their columns do not divide"
+    if sum(split.answer.fits for split in splits) > 1:
+        as_good = [_layout(splits[number].plan) for number in found.as_good]
+        text = f"  {order_text(_layout(best.plan), as_good)}"
+        yield from wrap(text, subsequent_indent="  ")
 
 
 def _layout(plan: Plan) -> str:

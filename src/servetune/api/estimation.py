@@ -27,6 +27,7 @@ from servetune.api.estimate_results import (
 from servetune.api.estimate_text import Split
 from servetune.api.estimated_plan import estimated_plan
 from servetune.api.layouts import (
+    as_good_splits,
     chosen_split,
     laid_out,
     long_enough,
@@ -36,7 +37,7 @@ from servetune.api.layouts import (
     require_longest_fits,
 )
 from servetune.api.notes import note, progress
-from servetune.api.ranking import ranked_plans
+from servetune.api.ranking import ranked_plans, which_as_good
 from servetune.api.request import Request, given, request_of
 from servetune.api.shared_options import (
     ALLOW_UNKNOWN,
@@ -447,6 +448,7 @@ def _estimation(
         chosen=best,
         release=priced_release(best.plan),
         splits=tuple(splits),
+        as_good=as_good_splits(splits, best, node, selection, correction),
         curve=load.points,
         intervals=tuple(load.interval(point.concurrency) for point in load.points),
         knee=load.knee.concurrency,
@@ -499,7 +501,14 @@ def _comparison(
     """Comparison of machines by cost for this workload."""
     by_device = choosing.corrections(kept, selection.shape)
     found = choosing.offers(selection, nodes, by_device)
-    return MachineComparison(selection=selection, offers=tuple(found))
+    best = [(offer.node, offer.best) for offer in found if offer.best is not None]
+    as_good = which_as_good(
+        best[: selection.top],
+        msgspec.structs.replace(selection, target="throughput"),
+        lambda node: by_device.get(node.device.name),
+        several=True,
+    )
+    return MachineComparison(selection=selection, offers=tuple(found), as_good=as_good)
 
 
 def _ranking(selection: Selection, nodes: Sequence[Node], kept: KeptCalibration | None) -> Ranking:

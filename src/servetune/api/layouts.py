@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 
@@ -12,8 +13,9 @@ from servetune.engines import check_parallel, with_whole_experts
 from servetune.errors import DoesNotFit, PlanError
 from servetune.hardware import Node
 from servetune.models import NetworkShape
+from servetune.perf import Calibration
+from servetune.perf.roofline import Contender, OperatingPoint, as_good_as_first, length_moments
 from servetune.perf.roofline import estimate as priced
-from servetune.perf.roofline import length_moments
 from servetune.plan import Plan
 from servetune.workload import Workload
 
@@ -71,12 +73,36 @@ def chosen_split(fitting: list[Split], target: str) -> Split:
     """The split with the largest throughput, or the shortest answer when alone."""
 
     def merit(split: Split) -> float:
-        latency, throughput = split.answer.best_latency, split.answer.best_throughput
-        assert latency is not None
-        assert throughput is not None
-        return -latency.e2e_ms if target == "latency" else throughput.output_tokens_per_s
+        point = _best_point(split, target)
+        return -point.e2e_ms if target == "latency" else point.output_tokens_per_s
 
     return max(fitting, key=merit)
+
+
+def as_good_splits(
+    splits: Sequence[Split],
+    best: Split,
+    node: Node,
+    selection: Selection,
+    correction: Calibration | None,
+) -> tuple[int, ...]:
+    """Numbers of the other splits that may be as good as the best, by the target."""
+    others = [n for n, split in enumerate(splits) if split.answer.fits and split is not best]
+    latency = selection.target == "latency"
+    contenders = []
+    for split in (best, *(splits[number] for number in others)):
+        point = _best_point(split, selection.target)
+        merit = point.e2e_ms if latency else point.output_tokens_per_s
+        contenders.append(Contender(plan=split.plan, node=node, point=point, merit=merit))
+    good = as_good_as_first(contenders, selection.shape, selection.workload, correction)
+    return tuple(number for number, near in zip(others, good[1:], strict=True) if near)
+
+
+def _best_point(split: Split, target: str) -> OperatingPoint:
+    answer = split.answer
+    found = answer.best_latency if target == "latency" else answer.best_throughput
+    assert found is not None
+    return found
 
 
 def require_longest_fits(

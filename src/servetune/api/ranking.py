@@ -13,7 +13,14 @@ from servetune.api.notes import progress
 from servetune.errors import PlanError
 from servetune.hardware import Node
 from servetune.perf import Calibration
-from servetune.perf.roofline import Interval, SafetyFactors, interval_of, scattered_factor
+from servetune.perf.roofline import (
+    Contender,
+    Interval,
+    SafetyFactors,
+    as_good_as_first,
+    interval_of,
+    scattered_factor,
+)
 from servetune.perf.sweep import LADDER, Swept, plans_of, quantizations_of, sweep
 from servetune.plan import Plan
 from servetune.store import Results
@@ -39,6 +46,8 @@ class Ranked(msgspec.Struct, frozen=True, kw_only=True):
         caution: Factors on the predicted times before the constraints judged them.
         results: Results of the simulator, where percentiles had to be judged; else `None`.
         interval: Factors within which the measured times are expected.
+        as_good: Whether it may be as good as the first, from which predictions do not tell it apart
+            (`as_good_as_first`); true of the first.
     """
 
     node: Node
@@ -46,6 +55,7 @@ class Ranked(msgspec.Struct, frozen=True, kw_only=True):
     caution: SafetyFactors
     results: Results | None = None
     interval: Interval
+    as_good: bool = True
 
 
 class Nearest(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,7 +146,10 @@ def ranked_plans(
             kept.sort(key=lambda judged: search.order(judged.found))
         if search.simulated and number % 10 == 0:
             progress(f"percentiles judged by simulation: {number} of {len(layouts)} layouts")
-    ranked = [search.ranked(judged) for judged in kept[: selection.top]]
+    leading = kept[: selection.top]
+    found = [(each.found.node, each.found.swept) for each in leading]
+    as_good = which_as_good(found, selection, correction_of, several=len(nodes) > 1)
+    ranked = [search.ranked(each, as_good=good) for each, good in zip(leading, as_good, strict=True)]
     return ranked, search.priced(none_holds=not ranked)
 
 
@@ -210,7 +223,7 @@ class _Search:
             probe = (low + high) // 2
         return best
 
-    def ranked(self, judged: _Judged) -> Ranked:
+    def ranked(self, judged: _Judged, *, as_good: bool) -> Ranked:
         """A chosen plan with the doubt about its prediction."""
         node, swept = judged.found.node, judged.found.swept
         return Ranked(
@@ -218,6 +231,7 @@ class _Search:
             swept=swept,
             caution=self._judge.caution(node, swept.plan, swept.correction),
             results=judged.results,
+            as_good=as_good,
             interval=interval_of(
                 node,
                 swept.plan,
@@ -395,6 +409,35 @@ def simulated_with(
 
 def _merit(swept: Swept, target: str) -> float:
     return -swept.point.e2e_ms if target == "latency" else swept.point.output_tokens_per_s
+
+
+def which_as_good(
+    found: Sequence[tuple[Node, Swept]],
+    selection: Selection,
+    correction_of: CorrectionOf,
+    *,
+    several: bool,
+) -> tuple[bool, ...]:
+    """Whether each plan may be as good as the first, of several machines by its cost.
+
+    One without a price is not compared by its cost, and may be as good.
+    """
+    if not found:
+        return ()
+    by_cost = several and selection.target != "latency"
+
+    def merit(swept: Swept) -> float:
+        if by_cost:
+            return swept.cost_per_million_tokens_usd or math.nan
+        point = swept.point
+        return point.e2e_ms if selection.target == "latency" else point.output_tokens_per_s
+
+    contenders = [
+        Contender(plan=swept.plan, node=node, point=swept.point, merit=merit(swept))
+        for node, swept in found
+    ]
+    correction = correction_of(found[0][0])
+    return as_good_as_first(contenders, selection.shape, selection.workload, correction)
 
 
 def _order(found: _Found, target: str, *, several: bool) -> tuple[float, float]:

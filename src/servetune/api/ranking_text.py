@@ -6,7 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from servetune.api.choosing import Miss, Selection
 from servetune.api.ranking import Priced, Ranked
-from servetune.api.wording import COLUMNS_TEXT, confidence_text, heading_text, row_text, wrap
+from servetune.api.wording import (
+    COLUMNS_TEXT,
+    confidence_text,
+    heading_text,
+    order_text,
+    row_text,
+    wrap,
+)
 from servetune.engines import priced_release
 from servetune.hardware import Node
 from servetune.metrics import LATENCIES, value_of
@@ -30,6 +37,9 @@ def sweep_text(
     for number, one in enumerate(ranked, start=1):
         yield from row_text(number, one.swept, one.node if several else None)
     yield ""
+    if len(ranked) > 1:
+        as_good = [str(number) for number, one in enumerate(ranked, start=1) if one.as_good][1:]
+        yield from wrap(order_text("1", as_good))
     yield from wrap(_interval_text(ranked))
     yield from wrap(priced_release(selection.plan).sentence)
     if selection.limits:

@@ -3,7 +3,7 @@
 from servetune.perf.anchors import AnchorRun, Suggestion, suggested_runs
 from servetune.perf.roofline import Estimate, estimate, performance_at
 from servetune.perf.roofline.calibration import Anchor, Calibration, calibrated
-from servetune.perf.roofline.causes import run_features
+from servetune.perf.roofline.causes import moments_for_features, run_features
 from servetune.perf.roofline.learning import learned_factors
 from servetune.perf.roofline.similarity import RunFeatures, most_informative
 from servetune.perf.sim import RunOptions, simulate
@@ -19,6 +19,7 @@ __all__ = [
     "calibrated",
     "estimate",
     "learned_factors",
+    "moments_for_features",
     "most_informative",
     "performance_at",
     "run_features",

@@ -15,13 +15,10 @@ import numpy as np
 from servetune.errors import InputError
 from servetune.hardware.device import Node
 from servetune.models.shape import NetworkShape
-from servetune.perf.roofline.causes import run_features
-from servetune.perf.roofline.planned_runs import PlannedRun
-from servetune.perf.roofline.similarity import (
-    most_informative,
-    remaining_sd,
-)
-from servetune.perf.roofline.steady_state import OperatingPoint, length_moments
+from servetune.perf.roofline.causes import moments_for_features, run_features
+from servetune.perf.roofline.local_corrections import steady_run
+from servetune.perf.roofline.similarity import most_informative, remaining_sd
+from servetune.perf.roofline.steady_state import OperatingPoint
 from servetune.perf.sweep import LADDER, sweep
 from servetune.plan.plan import Plan
 from servetune.workload.workload import Workload
@@ -84,21 +81,9 @@ def suggested_runs(
             "without users waiting for a place",
             hint="servetune estimate says what is missing; name a larger machine",
         )
-    moments = msgspec.structs.replace(
-        length_moments(workload.lengths), shared_tokens=float(workload.shared_tokens())
-    )
+    moments = moments_for_features(workload)
     places = run_features(
-        [
-            PlannedRun(
-                shape=shape,
-                node=node,
-                plan=run.plan,
-                lengths=moments,
-                concurrency=run.point.concurrency,
-                request_count=10 * run.point.concurrency,
-            )
-            for run in runs
-        ]
+        [steady_run(run.plan, shape, moments, node, run.point.concurrency) for run in runs]
     )
     chosen = most_informative(places, count)
     return Suggestion(

@@ -20,8 +20,15 @@ from servetune.errors import InputError, StoreError, UnknownName
 from servetune.hardware import Node
 from servetune.metrics import summarize
 from servetune.models import NetworkShape
-from servetune.perf import Anchor, Calibration, calibrated, learned_factors, run_features
-from servetune.perf.roofline import PlannedRun, length_moments
+from servetune.perf import (
+    Anchor,
+    Calibration,
+    calibrated,
+    learned_factors,
+    moments_for_features,
+    run_features,
+)
+from servetune.perf.roofline import PlannedRun
 from servetune.perf.sim import simulate
 from servetune.plan import Plan
 from servetune.store import TrialRecord, now_utc, read_json, write_text
@@ -170,14 +177,11 @@ def _anchor(
             len(simulated.records) / simulated.duration_s
         )
         in_flight = min(in_flight, workload.concurrency or in_flight)
-    moments = msgspec.structs.replace(
-        length_moments(workload.lengths), shared_tokens=float(workload.shared_tokens())
-    )
     run = PlannedRun(
         shape=shape,
         node=node,
         plan=plan,
-        lengths=moments,
+        lengths=moments_for_features(workload),
         concurrency=max(1, round(in_flight)),
         request_count=workload.request_count,
     )

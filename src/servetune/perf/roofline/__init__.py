@@ -14,6 +14,7 @@ from servetune.perf.roofline.estimate import (
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.interval import Interval, SafetyFactors, interval_of, safety_factors_of
 from servetune.perf.roofline.operations import Step, operations
+from servetune.perf.roofline.order import Contender, as_good_as_first
 from servetune.perf.roofline.planned_runs import (
     REQUESTS_OF_A_RATE,
     PlannedRun,
@@ -38,6 +39,7 @@ __all__ = [
     "REQUESTS_OF_A_RATE",
     "Accuracy",
     "Coefficients",
+    "Contender",
     "Estimate",
     "Interval",
     "LengthMoments",
@@ -49,6 +51,7 @@ __all__ = [
     "SafetyFactors",
     "Step",
     "accuracy_like",
+    "as_good_as_first",
     "at_a_rate",
     "breakdown",
     "coefficients_for",

@@ -40,9 +40,10 @@ from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S
 from servetune.perf.roofline.drafting import acceptance_sd, shifted_acceptance
 from servetune.perf.roofline.planned_runs import PlannedRun, run_formulas
 from servetune.perf.roofline.similarity import RunFeatures
-from servetune.perf.roofline.steady_state import LengthMoments, moments_of
+from servetune.perf.roofline.steady_state import LengthMoments, length_moments, moments_of
 from servetune.perf.roofline.step_laws import columns_of
 from servetune.perf.roofline.tables import architecture_of, tabled
+from servetune.workload.workload import Workload
 
 Array = NDArray[np.float64]
 
@@ -137,6 +138,12 @@ def run_features(
             ttft_draft_doubt=ttft_doubt,
         )
     return found
+
+
+def moments_for_features(workload: Workload) -> LengthMoments:
+    """Moments of a workload's lengths for `run_features`: all that its prompts share is cached."""
+    shared = float(workload.shared_tokens())
+    return msgspec.structs.replace(length_moments(workload.lengths), shared_tokens=shared)
 
 
 def _draft_doubts(runs: Sequence[PlannedRun]) -> dict[int, tuple[float, float]]:

@@ -17,6 +17,20 @@ from servetune.plan.plan import Plan
 _GENERATIONS = 10
 
 
+def steady_run(
+    plan: Plan, shape: NetworkShape, moments: LengthMoments, node: Node, users: int
+) -> PlannedRun:
+    """Run of a plan that stands for its steady state with a number of users."""
+    return PlannedRun(
+        shape=shape,
+        node=node,
+        plan=plan,
+        lengths=moments,
+        concurrency=users,
+        request_count=_GENERATIONS * users,
+    )
+
+
 class LocalCorrections:
     """Corrections of a plan's predictions by a calibration, computed once per number of users.
 
@@ -45,17 +59,7 @@ class LocalCorrections:
             return
         plan, shape, moments, node = self._of
         places = run_features(
-            [
-                PlannedRun(
-                    shape=shape,
-                    node=node,
-                    plan=plan,
-                    lengths=moments,
-                    concurrency=users,
-                    request_count=_GENERATIONS * users,
-                )
-                for users in concurrencies
-            ]
+            [steady_run(plan, shape, moments, node, users) for users in concurrencies]
         )
         self._at.update(zip(concurrencies, self._calibration.at(*places), strict=True))
 

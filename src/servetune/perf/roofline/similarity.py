@@ -269,6 +269,41 @@ def remaining_sd(
     return np.asarray(np.sqrt(np.maximum(left, 0.0)))
 
 
+def difference_sds(
+    first: RunFeatures,
+    others: Sequence[RunFeatures],
+    similarity: Similarity,
+    *,
+    same_device: Sequence[bool] | None = None,
+    measured: Sequence[RunFeatures | None] = (),
+) -> NDArray[np.float64]:
+    """Standard deviation of log(measured / predicted) of the ratio of each one's time to the first.
+
+    Errors that both have cancel.
+
+    Args:
+        first: Run that the others are compared with.
+        others: Shape (others,).
+        similarity: Similarity of the quantity.
+        same_device: Whether each runs on devices of the first's kind, as all do if omitted; those
+            on others have no error in common with it, and nothing measured says more of them.
+        measured: Places of measured runs that correct both, on devices of the first's kind.
+    """
+    places = [first, *others]
+    alone = similarity.alone(places)
+    shared = similarity.between(places, places)
+    if len(measured):
+        among = similarity.between(measured, measured)
+        among = among + np.diag(np.full(len(measured), similarity.accident**2))
+        towards = similarity.between(measured, places)
+        shared = shared - towards.T @ np.linalg.solve(among, towards)
+    apart = alone[0] + alone[1:]
+    left = shared[0, 0] + np.diag(shared)[1:] - 2 * shared[0, 1:]
+    together = np.ones(len(others), bool) if same_device is None else np.asarray(same_device)
+    variances = np.where(together, left, apart)
+    return np.asarray(np.sqrt(np.maximum(variances, 0.0) + 2 * similarity.accident**2))
+
+
 def _remaining(
     places: Sequence[RunFeatures | None],
     measured: Sequence[RunFeatures | None],
