@@ -149,7 +149,9 @@ def ranked_plans(
     leading = kept[: selection.top]
     found = [(each.found.node, each.found.swept) for each in leading]
     as_good = which_as_good(found, selection, correction_of, several=len(nodes) > 1)
-    ranked = [search.ranked(each, as_good=good) for each, good in zip(leading, as_good, strict=True)]
+    ranked = [
+        search.ranked(each, as_good=good) for each, good in zip(leading, as_good, strict=True)
+    ]
     return ranked, search.priced(none_holds=not ranked)
 
 
