@@ -128,7 +128,7 @@ def test_no_more_run_than_have_room_for_their_states():
         performance_at(shape, machine, plan, workload, users).running
         for users in (1_024, most // 2)
     )
-    assert crowd == pytest.approx(most, rel=0.02)
+    assert crowd == pytest.approx(most, rel=0.03)  # but for those whose prompts are computed
     assert few < most // 2
     config = scheduler_config_of(resolved(plan, shape, card), memory(plan, shape, card))
     assert (config.max_num_seqs, config.state_blocks) == (most, 0)

@@ -6,6 +6,8 @@ import pytest
 
 from servetune.hardware import node
 from servetune.models import load_shape
+from servetune.perf import performance_at
+from servetune.perf.roofline import PlannedRun, predict_runs
 from servetune.perf.sim import simulate
 from servetune.plan import Plan
 from servetune.workload import LengthLaws, Poisson, Workload
@@ -13,6 +15,7 @@ from servetune.workload import LengthLaws, Poisson, Workload
 SHAPE = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
 OPEN = Workload.of(LengthLaws.fixed(300, 60), request_count=80, arrivals=Poisson(4.0))
 CLOSED = Workload.of(LengthLaws.fixed(300, 60), request_count=80, concurrency=8)
+PEOPLE = Workload.of(LengthLaws.ranged(300, 60, 0.0), request_count=80, concurrency=8)
 
 
 def records(load: Workload, machine: str = "L4", *, ahead: bool | None = None, **fields: object):  # type: ignore[no-untyped-def]
@@ -27,6 +30,8 @@ def records(load: Workload, machine: str = "L4", *, ahead: bool | None = None, *
         (OPEN, {}, True),  # vLLM 0.32 on a GPU
         (OPEN, {"engine": "vllm"}, True),
         (CLOSED, {}, False),  # its fitted waits have the step already
+        (PEOPLE, {}, True),  # who wait in no clumps
+        (PEOPLE, {"engine_version": "0.13.0"}, False),
         (OPEN, {"pipeline_parallel": 1, "draft_tokens": 2}, False),
     ],
 )
@@ -44,6 +49,35 @@ def test_a_prompt_waits_a_step_longer_where_steps_are_composed_ahead() -> None:
     steps_s = [after[0].chunk_times_s[i + 1] - after[0].chunk_times_s[i] for i in range(10)]
     more_s = sum(a.ttft_s - b.ttft_s for a, b in zip(ahead, after, strict=True)) / len(ahead)
     assert 0.3 * min(steps_s) < more_s < 2 * max(steps_s)
+
+
+@pytest.mark.parametrize("users", [4, 32])
+def test_users_with_answers_of_all_lengths_miss_a_step_by_formula_and_simulated(users: int) -> None:
+    """As published first tokens of conversations show (ShareGPT under vLLM 0.14 and later)."""
+    lengths, machine = LengthLaws.ranged(400, 400, 0.0), node(gpu="H100")
+    load = Workload.of(lengths, request_count=40 * users, concurrency=users)
+    found = []
+    for release in ("0.13.0", "0.32.0"):
+        plan = Plan(model="m", engine="vllm", engine_version=release)
+        run = PlannedRun(
+            shape=SHAPE,
+            node=machine,
+            plan=plan,
+            lengths=lengths,
+            concurrency=users,
+            request_count=40 * users,
+            warmed=True,
+        )
+        (whole,) = predict_runs([run])
+        steady = performance_at(SHAPE, machine, plan, load, users)
+        simulated = simulate(plan, SHAPE, machine, load).records[users:]
+        times_ms = [1e3 * record.ttft_s for record in simulated if record.ttft_s is not None]
+        found.append((whole.point.ttft_ms, steady.ttft_ms, sum(times_ms) / len(times_ms)))
+    before, now = found
+    step_ms = performance_at(SHAPE, machine, Plan(model="m"), load, users).itl_ms
+    for earlier, later in zip(before, now, strict=True):
+        assert 0.5 * step_ms < later - earlier < 2 * step_ms
+    assert now == pytest.approx([now[2]] * 3, rel=0.15)
 
 
 def test_other_engines_do_not_compose_ahead() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from servetune.hardware import node
@@ -127,3 +128,56 @@ def test_a_prompt_costs_the_host_the_same_on_any_silicon() -> None:
     assert large.ttft_ms < small.ttft_ms
     hosts = [coefficients_for(node(gpu=gpu).device).host for gpu in ("L40S", "H100", "A100")]
     assert len({(host.prompt_s, host.prompt_token_s) for host in hosts}) == 1
+
+
+def warmed(model: str, gpu: str, prompt: int, **plan: object) -> RunPoint:
+    """One user's run after others have compiled what it needs."""
+    run = PlannedRun(
+        shape=load_shape(model, catalogue_first=True),
+        node=node(gpu=gpu),
+        plan=Plan(model=model, **plan),
+        lengths=LengthLaws.fixed(prompt, 64),
+        concurrency=1,
+        request_count=10,
+        warmed=True,
+    )
+    return predict_runs([run])[0].point
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_layers_that_go_through_prompts_in_chunks_are_launched_one_after_another(
+    engine: str,
+) -> None:
+    """Eighteen of Qwen3.5-0.8B's layers, whatever the length of a short prompt."""
+    short, longer = (
+        warmed("Qwen/Qwen3.5-0.8B", "H100", tokens, engine=engine) for tokens in (64, 512)
+    )
+    assert short.ttft_ms > 18 * 1.5
+    assert longer.ttft_ms < 1.1 * short.ttft_ms
+    assert short.tpot_ms < 5
+    dense = warmed("Qwen/Qwen3-0.6B", "H100", 64, engine=engine)
+    assert dense.ttft_ms < short.ttft_ms - 10
+
+
+def test_a_short_prompt_of_a_hybrid_comes_as_was_measured() -> None:
+    """GB10 under vLLM 0.26."""
+    point = warmed("Qwen/Qwen3.5-0.8B", "GB10", 232, engine_version="0.26.0")
+    assert point.ttft_ms == pytest.approx(36.4, rel=0.15)
+
+
+def test_long_prompts_hide_the_launches_of_their_chunks() -> None:
+    """The device takes longer than eighteen layers to launch."""
+    shape = load_shape("Qwen/Qwen3.5-0.8B", catalogue_first=True)
+    law = step_law(Plan(model=shape.name), shape, node(gpu="GB10"))
+    launch = msgspec.structs.replace(law.coefficients.launch, chunked_s=0.0)
+    silent = msgspec.structs.replace(law.coefficients, launch=launch)
+    without = step_law(Plan(model=shape.name), shape, node(gpu="GB10"), silent)
+    whole, short = ((tokens, tokens**2 / 2, 1, 0, 0) for tokens in (8000, 64))
+    assert law.seconds(*whole) == without.seconds(*whole)
+    assert law.seconds(*short) > without.seconds(*short) + 5e-3
+
+
+def test_convolutions_of_a_few_taps_are_no_chunks() -> None:
+    """LFM2.5's first tokens come after 19 ms on H100 (SGLang's cookbook), sixteen layers."""
+    point = warmed("LiquidAI/LFM2.5-1.2B-Instruct", "H100", 1024, engine="sglang")
+    assert point.ttft_ms < 25

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 
 from servetune.models import counting, load_shape
@@ -175,3 +176,23 @@ def test_fp8_weights_halve_the_traffic_but_leave_the_head_as_it_was() -> None:
     assert narrow["down"].weight_bytes * 2 == plain["down"].weight_bytes
     assert narrow["down"].math_dtype == "fp8"
     assert narrow["head"] == plain["head"]
+
+
+def test_all_wait_for_the_device_of_whose_experts_most_are_read() -> None:
+    (whole,) = operations(plan(tensor_parallel=4, expert_parallel=True), EXPERTS).experts
+    (cut,) = operations(plan(tensor_parallel=4), EXPERTS).experts
+    assert whole.local_experts == 32
+    mean = cut.touched(16) / 4
+    assert mean + 2 < whole.touched(16) < mean + 4  # 1.03 of a binomial deviation of 2.8
+    assert whole.touched(1e6) == pytest.approx(32)
+    assert whole.touched(0) == 0
+
+
+def test_drawn_experts_have_as_many_on_the_busiest_device() -> None:
+    """Each expert is touched by chance, with the mean share of the formula."""
+    rng = np.random.default_rng(1)
+    (whole,) = operations(plan(tensor_parallel=8, expert_parallel=True), EXPERTS).experts
+    for tokens in (4, 16, 64):
+        share = whole.visits * tokens / (1 + whole.visits * tokens)
+        most = (rng.random((4000, 8, 16)) < share).sum(axis=2).max(axis=1)
+        assert whole.touched(tokens) == pytest.approx(most.mean(), rel=0.03)

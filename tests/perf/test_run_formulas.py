@@ -147,7 +147,7 @@ def test_who_has_a_place_keeps_it_while_the_prompt_is_computed(answer: int, user
 def test_a_long_run_of_spread_lengths_is_the_steady_state() -> None:
     lengths = LengthLaws.ranged(500, 600, 0.0)
     machine = node(gpu="H100", count=2)
-    plan = Plan(model=MODEL, tensor_parallel=2, max_num_seqs=32)
+    plan = Plan(model=MODEL, tensor_parallel=2, max_num_seqs=32, engine_version="0.13.0")
     steady = performance_at(
         SHAPE,
         machine,

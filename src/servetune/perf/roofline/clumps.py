@@ -34,6 +34,17 @@ def clump_share(spread: _Numbers) -> _Numbers:
     return 1 / (1 + (spread / _DISSOLVING_SPREAD) ** 2)
 
 
+def missed_share(spread: _Numbers) -> _Numbers:
+    """Share of a step that a prompt misses where steps are composed while the one before runs.
+
+    Of such engines `clump_prompts` were fitted without that step, and have it in them.
+
+    Args:
+        spread: Standard deviation of the answers' lengths over their mean.
+    """
+    return 1 - clump_share(spread)
+
+
 def waiting_prompts(
     c: Coefficients, users: float, mean_tokens: float, sd_tokens: float, taken: float
 ) -> tuple[float, float]:

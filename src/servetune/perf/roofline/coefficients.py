@@ -224,6 +224,9 @@ class LaunchOverheads(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             device as on eight (gpt-oss-120b on H200).
         mixer_s: Further time per layer that mixes tokens by anything but plain attention, added in
             steps that compute prompts as that of experts is [0-1.5 ms].
+        chunked_s: Time per layer that goes through a prompt in chunks (linear attention, Mamba,
+            compressed keys) [1.5 ms]: a dozen kernels, which no captured graph covers; a step that
+            computes prompts takes at least that long.
         captured_tokens: Largest step that captured graphs cover; the drafted
             tokens of one sequence count as one.
         captured_sequences: Largest step without prompts that captured graphs cover.
@@ -232,6 +235,7 @@ class LaunchOverheads(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     layer_s: float = 150e-6
     experts_s: float = 300e-6
     mixer_s: float = 0.0
+    chunked_s: float = 1.5e-3
     captured_tokens: int = 512
     captured_sequences: int = 512
 

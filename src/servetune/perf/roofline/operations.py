@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from statistics import NormalDist
 from typing import TypeVar
 
 import msgspec
@@ -34,11 +35,15 @@ from servetune.models.quantization import (
 )
 from servetune.models.shape import (
     Attention,
+    CompressedAttention,
     DenseFeedForward,
     ExpertFeedForward,
     LatentAttention,
     Layer,
+    LinearAttention,
+    Mixer,
     NetworkShape,
+    StateSpace,
 )
 from servetune.perf.roofline import attention_variants
 from servetune.plan.plan import Plan
@@ -125,7 +130,10 @@ class ExpertsOp(msgspec.Struct, frozen=True, kw_only=True):
     distributed, T tokens that each choose `active` touch E * x / (1 + x) on average, with
     x = T * active / (E - active). By that the operator tables of a skewed router have the share of
     memory bandwidth that those of an even one have, which touches E * (1 - (1 - active/E)^T).
-    That a skewed one loads one device more is not modelled.
+
+    Where whole experts lie on devices, all wait for the one that reads most: of its experts as many
+    more are touched as the largest of so many normal deviates has standard deviations. That it has
+    more tokens to compute is not modelled.
 
     Attributes:
         local_experts: Experts that lie on one device.
@@ -154,9 +162,20 @@ class ExpertsOp(msgspec.Struct, frozen=True, kw_only=True):
     router_group_experts: float = 0.0
 
     def touched(self, tokens: float) -> float:
-        """Local experts that at least one of `tokens` visits, on average."""
+        """Local experts that at least one of `tokens` visits, on the device that has most."""
         visits = self.visits * tokens
-        return float(self.local_experts * visits / (1 + visits))
+        share = visits / (1 + visits)
+        touched = share + self.busiest * math.sqrt(share * (1 - share))
+        return float(self.local_experts * min(1.0, touched))
+
+    @property
+    def busiest(self) -> float:
+        """Further share that the busiest device's experts are touched by, over sqrt(p (1 - p))."""
+        groups = self.experts / self.local_experts
+        if groups <= 1:
+            return 0.0
+        largest = NormalDist().inv_cdf((groups - 0.375) / (groups + 0.25))  # Blom
+        return float(largest / math.sqrt(self.local_experts))
 
     @property
     def visits(self) -> float:
@@ -225,6 +244,7 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         other_mixers: Layers that mix tokens by anything but plain attention.
+        chunked_mixers: Layers among them that go through a prompt in chunks.
         elementwise_bytes_per_token: Norms, rotary, gates and residuals, all layers.
         reduce_count: All-reduces per pass under tensor parallelism: two per layer, or one
             where its parts work side by side, and one for the embedding.
@@ -241,6 +261,7 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
     attentions: tuple[AttentionOp, ...]
     layer_count: int
     other_mixers: int
+    chunked_mixers: int
     activation_bytes: float
     elementwise_bytes_per_token: float
     reduce_count: int
@@ -316,6 +337,7 @@ def operations(plan: Plan, shape: NetworkShape) -> Operations:
             for layer in shape.layers
             if layer.mixer is not None and not isinstance(layer.mixer, Attention)
         ),
+        chunked_mixers=sum(layer.count for layer in shape.layers if _in_chunks(layer.mixer)),
         activation_bytes=split.plain_bytes,
         elementwise_bytes_per_token=elementwise,
         reduce_count=_reduce_count(shape) if plan.tensor_parallel > 1 else 0,
@@ -327,6 +349,13 @@ def operations(plan: Plan, shape: NetworkShape) -> Operations:
         tensor_parallel=plan.tensor_parallel,
         longest_tokens=shape.max_context_tokens,
     )
+
+
+def _in_chunks(mixer: Mixer | None) -> bool:
+    """Whether a layer goes through a prompt in chunks: it has a state, or compressed keys."""
+    if isinstance(mixer, StateSpace):
+        return mixer.state > 0
+    return isinstance(mixer, LinearAttention | CompressedAttention)
 
 
 def _reduce_count(shape: NetworkShape) -> int:

@@ -14,6 +14,7 @@ from servetune.errors import PlanError
 from servetune.hardware.device import Node
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
+from servetune.perf.roofline.clumps import missed_share
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import coefficients_for, run_coefficients
 from servetune.perf.roofline.operations import Operations, operations
@@ -277,15 +278,17 @@ def _operations_of(shape: NetworkShape, split: tuple[Any, ...]) -> Operations:
     return operations(Plan(model=shape.name, **fields), shape)
 
 
-def _missed_steps(run: PlannedRun, plan: Plan) -> int:
-    """Steps that a prompt misses because they are composed when it comes, as in the simulator.
-
-    In closed loops `host.request_s` and clumps were fitted without such a step.
-    """
-    if run.protocol != "open":
-        return 0
+def _missed_steps(run: PlannedRun, plan: Plan) -> float:
+    """Steps that a prompt misses because they are composed when it comes, as in the simulator."""
     behaviour = engine(plan.engine).behaviour
-    return int(behaviour.composes_ahead(plan, run.node.device, run.engine_version))
+    if run.protocol not in ("open", "closed"):
+        return 0.0
+    if not behaviour.composes_ahead(plan, run.node.device, run.engine_version):
+        return 0.0
+    if run.protocol == "open":
+        return 1.0
+    moments = moments_of(run.lengths)
+    return missed_share(moments.output_spread_tokens / moments.output_tokens)
 
 
 def _served(plan: Plan, run: PlannedRun, context_tokens: float) -> tuple[Plan, float, str | None]:

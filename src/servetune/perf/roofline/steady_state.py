@@ -41,7 +41,7 @@ import numpy as np
 
 from servetune.engines.memory import Memory, caches_prefixes
 from servetune.errors import PlanError
-from servetune.perf.roofline.clumps import ended_meanwhile, waiting_prompts
+from servetune.perf.roofline.clumps import ended_meanwhile, missed_share, waiting_prompts
 from servetune.perf.roofline.drafting import tokens_per_step
 from servetune.perf.roofline.gathering import Gathering, Number, begun_share, whole_prompts
 from servetune.perf.roofline.step import StepLaw
@@ -369,6 +369,9 @@ class SteadyState:
         cached = moments.places(kv_tokens, whole_answers=whole_answers)
         self._places = max(1.0, min(plan.max_num_seqs, cached) / stages)
         self.most_running = self._places
+        spread = moments.output_spread_tokens / moments.output_tokens
+        #: Steps that a prompt misses because they are composed when it comes.
+        self._missed_steps = missed_share(spread) if law.composed_ahead else 0.0
         #: Whether all answers take equally many steps: users then stay in step.
         self._equal = moments.output_spread_tokens == 0 and self._gained == 1
         #: Whether prompts that follow from answers of one step come apart, however little.
@@ -633,7 +636,7 @@ class SteadyState:
         share = (tau_s - plain_s) / (part_s - plain_s) if part_s > plain_s else share
         squares = (1 - share) * plain_s**2 + share * part_s**2
         residual_s = others * squares / (2 * tau_s)  # of the step in progress on arrival
-        return residual_s + own_s, tau_s
+        return residual_s + others * self._missed_steps * tau_s + own_s, tau_s
 
     def _between_decodes(self, per_step: float, decoding: float) -> tuple[float, float]:
         """Seconds to the first token and between tokens where nobody decodes beside prompts."""

@@ -107,13 +107,16 @@ class StepLaw:
         self.tokens_each = 1 + (plan.draft_tokens or 0)
         self._drafted = drafts_on_device(plan)
         self._verified_s = coefficients.host.draft_sequence_s if plan.draft_tokens else 0.0
-        share = engine(plan.engine).behaviour.front_end.process_share(plan)
-        self._stream_s = c.host.stream_token_s * share
+        behaviour = engine(plan.engine).behaviour
+        #: Whether steps are composed while the one before runs.
+        self.composed_ahead = behaviour.composes_ahead(plan, device)
+        self._stream_s = c.host.stream_token_s * behaviour.front_end.process_share(plan)
         self._gained = tokens_per_step(plan)
         expert_layers = sum(op.count for op in ops.experts)
         self._launch_s = c.launch.layer_s * ops.layer_count
         self._routing_s = c.launch.experts_s * expert_layers
         self._mixing_s = c.launch.mixer_s * ops.other_mixers
+        self._chunked_s = c.launch.chunked_s * ops.chunked_mixers
         self._launched_layers_s = self._launch_s + self._routing_s + self._mixing_s
         self._dense: dict[tuple[float, float], float] = {}
 
@@ -288,6 +291,8 @@ class StepLaw:
 
     def _launched_s(self, device_s: float, prefill_tokens: float, decode_sequences: float) -> float:
         """Seconds on the device, launching included."""
+        if prefill_tokens:
+            device_s = max(device_s, self._chunked_s)
         if self._captured(prefill_tokens + decode_sequences, prompts=prefill_tokens > 0):
             return device_s
         if not prefill_tokens:

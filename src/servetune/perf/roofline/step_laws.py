@@ -160,6 +160,7 @@ class StepLaws:
         # What a step with prompts waits for beside its products, and a launch of all layers.
         experts_s = c["launch.experts_s"] * stack.experts["count"].sum(axis=0)
         self._apart_s = experts_s + c["launch.mixer_s"] * flat["other_mixers"]
+        self._chunked_s = c["launch.chunked_s"] * flat["chunked_mixers"]
         self._layers_s = c["launch.layer_s"] * flat["layers"]
         self._captures = c["launch.captured_tokens"], c["launch.captured_sequences"]
         self._step_s = c["host.step_s"] + c["host.rank_s"] * flat["doublings"]
@@ -215,7 +216,8 @@ class StepLaws:
         floor_s = self._layers_s + self._apart_s - added_s
         host_s = self._step_s + c["host.sequence_s"] * sequences
         host_s += c["host.prompt_s"] * prefill_sequences + self._verified_s * decode_sequences
-        device_s = c["device_factor"] * device_s
+        chunked_s = np.where(prompts, self._chunked_s, 0.0)
+        device_s = np.maximum(c["device_factor"] * device_s, chunked_s)
         launched_s = np.maximum(device_s, floor_s) + added_s
         device_s = captured * device_s + (1 - captured) * launched_s
         step_s = host_s + device_s
@@ -247,7 +249,9 @@ class StepLaws:
         flops_per_s, bytes_per_s = self._expert_rates
         visits = experts["visits"] * tokens
         every = tokens <= c["experts.every_expert_tokens"]
-        touched = np.where(every, 1.0, visits / (1 + visits))
+        share = visits / (1 + visits)
+        share = share + experts["busiest"] * np.sqrt(share * (1 - share))
+        touched = np.where(every, 1.0, np.minimum(1.0, share))
         moved = experts["local_bytes"] * touched + experts["traffic_bytes"] * tokens
         extra = self._extra_rows * experts["row_flops"] * touched
         computed = experts["flops"] * tokens * np.where(every, experts["choices"], 1.0) + extra
@@ -448,6 +452,7 @@ _EXPERTS = {
     "local_bytes": 0.0,
     "traffic_bytes": 0.0,
     "visits": 0.0,
+    "busiest": 0.0,
     "choices": 1.0,
     "columns": 1.0,
     "router_group_experts": 0.0,
@@ -480,6 +485,7 @@ def _collective_columns(name: str) -> list[str]:
 _FLAT = (
     "layers",
     "other_mixers",
+    "chunked_mixers",
     "doublings",
     "bytes_per_s",
     "bf16_flops",
@@ -521,6 +527,7 @@ class _Row:
         self.flat = (
             ops.layer_count,
             ops.other_mixers,
+            ops.chunked_mixers,
             math.log2(ops.tensor_parallel),
             node.device.memory_bytes_per_s,
             node.device.bf16_flops,
@@ -601,6 +608,7 @@ def _experts_row(op: ExpertsOp, ops: Operations, node: Node) -> tuple[float, ...
         op.local_experts * op.expert_weights * op.weight_width_bytes,
         op.traffic_per_token * ops.activation_bytes,
         op.visits,
+        op.busiest,
         op.experts / op.active,
         op.columns,
         op.router_group_experts,

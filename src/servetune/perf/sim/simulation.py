@@ -17,6 +17,7 @@ from servetune.metrics.record import Outcome, Record
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.causes import run_features
+from servetune.perf.roofline.clumps import clump_share
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import run_coefficients
 from servetune.perf.roofline.planned_runs import PlannedRun, predict_runs
@@ -174,19 +175,18 @@ def prepared_run(
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
     behaviour = engine(filled.engine).behaviour
+    requests = workload.requests()
     config = scheduler_config_of(
         filled,
         divided,
         seed=workload.seed,
         ignore_eos=workload.ignore_eos,
-        # `ClosedLoopWaits` was fitted to engines that compose ahead, by a formula without such a
-        # step: in closed loops it would count twice.
-        composes_ahead=behaviour.composes_ahead(filled, node.device) and not workload.closed_loop,
+        composes_ahead=behaviour.composes_ahead(filled, node.device)
+        and not _counted_as_clumps(workload, requests),
     )
     if behaviour.must_hold_longest:
         check_context_fits(filled, config)
     prefill_pool = prefill_pool_of(filled, node, divided, transfer)
-    requests = workload.requests()
     for request in requests:
         _check_context(request, filled)
     chosen = coefficients or run_coefficients(node.device, filled, shape, workload)
@@ -236,6 +236,14 @@ def prepared_run(
         load=load,
         layout=layout,
     )
+
+
+def _counted_as_clumps(workload: Workload, requests: Several[Request]) -> bool:
+    """Whether the wait for a step composed ahead is in the waits of a closed loop's clumps."""
+    if not workload.closed_loop:
+        return False
+    moments = length_moments(_lengths(requests))
+    return clump_share(moments.output_spread_tokens / moments.output_tokens) > 0.5
 
 
 def _lengths(requests: Several[Request]) -> Observed:
