@@ -379,8 +379,10 @@ def cells_document(bench: Bench) -> str:
 def interval_document(bench: Bench) -> str:
     lines = ["# Written by benchmarks/prediction/accuracy.py --write, do not edit."]
     runs = differences.of_laboratories(bench) + differences.of_reports()
-    multiple = differences.told_apart(differences.pairs_of(runs, 0))
-    lines += ["", "[told_apart]", f"tpot = {multiple:.2f}"]
+    lines += ["", "[order_threshold_sds]"]
+    for which, time in enumerate(TIMES):
+        threshold = differences.order_threshold_sds(differences.pairs_of(runs, which))
+        lines.append(f"{time} = {threshold:.2f}")
     spreads = [spread_of(bench, which) for which in (0, 1)]
     for time, spread in zip(TIMES, spreads, strict=True):
         lines += ["", f"[{time}_spread]", f"base = {spread.terms['base']:.3f}"]

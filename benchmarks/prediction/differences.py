@@ -2,11 +2,11 @@
 
     python benchmarks/prediction/differences.py [--data DIR]
 
-Two runs of one publisher that differ in one decision (splits of the GPUs, storage, settings,
-engine, device) under one load are a pair. Runs of laboratories are predicted by factors fitted
-without their laboratory (`accuracy.py`), published ones (`reports.py`) as they ship. `accuracy.py
---write` writes the tables, and for rankings `told_apart`: the multiple of `difference_sds` beyond
-which nine of ten pairs have the predicted order. Needs scipy; two minutes.
+Two runs of one publisher that differ in one decision (number of GPUs, how they are split, storage,
+settings, engine, device) under one load are a pair. Runs of laboratories are predicted by factors
+fitted without their laboratory (`accuracy.py`), published ones (`reports.py`) as they ship.
+`accuracy.py --write` writes the tables, and for rankings `order_threshold_sds`: the multiple of
+`difference_sds` beyond which nine of ten pairs have the predicted order. Needs scipy; two minutes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spread import quantile, weights
 from servetune.models import NetworkShape
 from servetune.perf import RunFeatures, run_features
 from servetune.perf.roofline import PlannedRun, length_moments
-from servetune.perf.roofline.similarity import difference_sds, similarity_of
+from servetune.perf.roofline.similarity import Similarity, difference_sds, similarity_of
 
 if TYPE_CHECKING:
     from accuracy import Bench
@@ -40,7 +40,8 @@ TIMES = ("tpot", "ttft")
 PUBLISHED = "published"
 #: Decisions by what two runs differ in, in the order of the page.
 DECISIONS: Mapping[str, frozenset[str]] = {
-    "split of the GPUs": frozenset({"split"}),
+    "number of GPUs": frozenset({"devices", "split"}),
+    "split of as many GPUs": frozenset({"split"}),
     "storage of weights or cache": frozenset({"storage"}),
     "other settings": frozenset({"settings"}),
     "engine": frozenset({"engine", "release", "settings"}),
@@ -60,10 +61,11 @@ _MOST = 200
 _ABOUT = """## Order of two plans
 
 Pairs of runs of one publisher under one load that differ in one thing: how far the predicted
-difference is from the measured one, and how often the better one was the better (those measured
-within 3% of each other count as right). `told apart` are those that a ranking would tell apart, by
-a threshold made without the laboratory, or without a fifth of the publishers. Each publisher
-counts alike.
+difference is from the measured one, and how often the better one was the better, of pairs that were
+measured at least 3% apart. `told apart` are those that a ranking would tell apart, by a threshold
+made without the laboratory, or without a fifth of the publishers. A publisher counts as the root
+of its groups of pairs and a group as the root of its pairs. Nearly all published rows had been
+looked at one by one where the law was chosen.
 """
 
 
@@ -167,14 +169,15 @@ def _decided(run: PlannedRun, engine: str, version: str) -> Mapping[str, Hashabl
     plan = run.plan
     degrees = ("tensor_parallel", "pipeline_parallel", "data_parallel", "expert_parallel")
     storage = (run.shape.quantization, plan.quantization, plan.kv_cache_dtype)
-    told = ("model", "engine", "engine_version", "quantization", "kv_cache_dtype", *degrees)
+    named = ("model", "engine", "engine_version", "quantization", "kv_cache_dtype", *degrees)
     others = msgspec.structs.asdict(plan)
     return {
+        "devices": plan.devices_per_replica * plan.replicas,
         "split": tuple(getattr(plan, name) for name in (*degrees, "replicas")),
         "storage": storage,
         "engine": engine,
         "release": version,
-        "settings": str({k: v for k, v in others.items() if k not in (*told, "replicas")}),
+        "settings": str({k: v for k, v in others.items() if k not in (*named, "replicas")}),
         "device": run.node.device.name,
     }
 
@@ -198,7 +201,6 @@ def pairs_of(runs: Iterable[Compared], which: int) -> list[Pair]:
         every = max(1, -(-len(mine) // _MOST))
         for decision, one, other in mine[::every]:
             measured = one.logs[which] - other.logs[which]
-            same = decision != "device"
             chosen.append(
                 Pair(
                     decision=decision,
@@ -207,18 +209,23 @@ def pairs_of(runs: Iterable[Compared], which: int) -> list[Pair]:
                     group=group,
                     predicted=measured + one.errors[which] - other.errors[which],
                     measured=measured,
-                    sd=float(
-                        difference_sds(one.place, [other.place], similarity, same_device=[same])[0]
-                    ),
+                    sd=float(_difference_sd(one, other, similarity)),
                 )
             )
     return chosen
 
 
+def _difference_sd(one: Compared, other: Compared, similarity: Similarity) -> float:
+    same = one.decided["device"] == other.decided["device"]
+    (found,) = difference_sds([one.place, other.place], similarity, same_device=[same])
+    return found
+
+
 def _decision(one: Mapping[str, Hashable], other: Mapping[str, Hashable]) -> str:
     differs = {name for name in one if one[name] != other[name]}
     for decision, among in DECISIONS.items():
-        if differs and differs <= among and (decision != "engine" or "engine" in differs):
+        decisive = next(iter(sorted(among & {"devices", "engine"})), "")
+        if differs and differs <= among and (not decisive or decisive in differs):
             return decision
     return ""
 
@@ -227,16 +234,16 @@ def weights_of(pairs: Sequence[Pair]) -> np.ndarray:
     return weights([pair.group for pair in pairs], [pair.source for pair in pairs])
 
 
-def told_apart(pairs: Sequence[Pair]) -> float:
-    """Multiple of the standard deviation beyond which a difference lies in one of ten pairs.
+def order_threshold_sds(pairs: Sequence[Pair]) -> float:
+    """Standard deviations that one pair in ten is off by to the wrong side.
 
-    As errors are as often too long as too short, as many pairs are off by more to the other side.
+    Errors of a difference are taken for symmetric: which of two runs comes first is chance.
     """
     scaled = np.array([abs(pair.off) / pair.sd for pair in pairs])
     return quantile(scaled, weights_of(pairs), 1 - 2 * _WRONG)
 
 
-def told(pairs: Sequence[Pair]) -> np.ndarray:
+def are_told_apart(pairs: Sequence[Pair]) -> np.ndarray:
     """Whether each is told apart, by what others say: laboratories, a fifth of the publishers."""
     fold = np.array(
         [
@@ -247,9 +254,10 @@ def told(pairs: Sequence[Pair]) -> np.ndarray:
     found = np.zeros(len(pairs), dtype=bool)
     for name in set(fold):
         mine = fold == name
-        multiple = told_apart([pair for pair, out in zip(pairs, mine, strict=True) if not out])
+        others = [pair for pair, out in zip(pairs, mine, strict=True) if not out]
+        threshold = order_threshold_sds(others)
         found[mine] = [
-            abs(pair.predicted) > multiple * pair.sd
+            abs(pair.predicted) > threshold * pair.sd
             for pair, out in zip(pairs, mine, strict=True)
             if out
         ]
@@ -264,11 +272,8 @@ HEAD = (
 
 
 def table(pairs: Sequence[Pair]) -> list[str]:
-    """A line for each decision, of laboratories and of published runs, and one for all of either.
-
-    Each publisher counts alike.
-    """
-    apart = told(pairs)
+    """A line for each decision, of laboratories and of published runs; the last are of all."""
+    apart = are_told_apart(pairs)
     lines = [HEAD]
     for decision, published in itertools.product((*DECISIONS, "any of these"), (False, True)):
         chosen = [
@@ -280,7 +285,7 @@ def table(pairs: Sequence[Pair]) -> list[str]:
         if len({pairs[number].by for number in chosen}) < _FEWEST:
             continue
         mine, sure = [pairs[number] for number in chosen], apart[chosen]
-        weight = weights([pair.by for pair in mine], [pair.by for pair in mine])
+        weight = _by_publisher(mine)
         off = np.abs([pair.off for pair in mine])
         cells = [
             f"{decision}, {PUBLISHED if published else 'laboratories'}",
@@ -297,15 +302,17 @@ def table(pairs: Sequence[Pair]) -> list[str]:
     return lines
 
 
+def _by_publisher(pairs: Sequence[Pair]) -> np.ndarray:
+    return weights([pair.group for pair in pairs], [pair.by for pair in pairs])
+
+
 def _right(pairs: Sequence[Pair]) -> str:
-    """Share of pairs that have the predicted order; those measured nearly equal have either."""
-    if not pairs:
+    """Share of pairs measured apart that have the predicted order; one predicted equal has half."""
+    apart = [pair for pair in pairs if abs(pair.measured) >= _EQUAL]
+    if not apart:
         return ""
-    right = [
-        (pair.predicted > 0) is (pair.measured > 0) or abs(pair.measured) < _EQUAL for pair in pairs
-    ]
-    by = [pair.by for pair in pairs]
-    return f"{np.average(right, weights=weights(by, by)):.0%}"
+    right = [0.5 + 0.5 * np.sign(pair.predicted) * np.sign(pair.measured) for pair in apart]
+    return f"{np.average(right, weights=_by_publisher(apart)):.0%} of {len(apart):,}"
 
 
 def section(runs: Sequence[Compared]) -> str:
@@ -325,8 +332,8 @@ def main() -> int:
     bench.leave_out("source")
     runs = of_laboratories(bench) + of_reports()
     for which, time in enumerate(TIMES):
-        multiple = told_apart(pairs_of(runs, which))
-        print(f"{time}: told apart beyond {multiple:.2f} standard deviations")
+        found = order_threshold_sds(pairs_of(runs, which))
+        print(f"{time}: told apart beyond {found:.2f} standard deviations")
     print(section(runs))
     return 0
 

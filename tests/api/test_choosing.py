@@ -50,7 +50,7 @@ def test_a_sweep_ranks_plans_that_hold_the_limits(servetune):
 
 def test_a_ranking_says_which_plans_may_be_as_good_as_the_first(servetune):
     ranked = data(servetune(*ON_L4, "--sweep", "--json"))["ranked"]
-    assert ranked[0]["as_good"]
+    assert ranked[0]["as_good"] is True
     numbers = [str(number) for number, one in enumerate(ranked, start=1) if one["as_good"]][1:]
     assert 0 < len(numbers) < len(ranked) - 1
     text = " ".join(servetune(*ON_L4, "--sweep").stdout.split())
@@ -62,18 +62,52 @@ def test_the_best_split_is_told_apart_from_those_that_are_far_behind(servetune):
     found = data(servetune(*ON_L4, "--json"))
     rates = [split["answer"]["best_throughput"]["output_tokens_per_s"] for split in found["splits"]]
     assert max(rates) > 2 * min(rates)
-    assert found["as_good"] == []
-    assert "TP1 x4 is ahead: of measured pairs" in servetune(*ON_L4).stdout
+    assert [split["as_good"] for split in found["splits"]] == [True, False, False]
+    assert "TP1 x4 is ahead of the others shown" in servetune(*ON_L4).stdout
     long = servetune(*ON_L4, "--input-len", "1024", "--output-len", "512").stdout
     assert "TP2 x2 may be as good as TP1 x4" in long
 
 
+def test_first_tokens_count_where_they_are_the_answer(servetune):
+    """Alone they are less sure than times per token, and the order of these plans with them."""
+    prompts = (*ON_L4, "--target", "latency", "--input-len", "2048", "--output-len", "1", "--json")
+    found = data(servetune(*prompts))
+    splits = found["splits"]
+    ttft_ms = [split["answer"]["best_latency"]["ttft_ms"] for split in splits]
+    assert ttft_ms[1] > 1.1 * ttft_ms[2]
+    assert splits[1]["as_good"] is True
+
+
+def test_a_limit_that_times_hardly_hold_leaves_the_order_open(servetune):
+    """A tenth more time would be a third of the rate."""
+    on_h100 = ("estimate", "--model", "Qwen/Qwen3-8B", "--gpu", "H100", "--num-gpus", "4")
+    limits = ("--sweep", "--constraints", "itl<=4.545ms", "--json")
+    ranked = data(servetune(*on_h100, *limits))["ranked"]
+    rates = [one["swept"]["point"]["output_tokens_per_s"] for one in ranked]
+    assert rates[0] > 1.5 * rates[1]
+    assert ranked[1]["as_good"] is True
+
+
 def test_machines_may_be_as_cheap_as_the_cheapest(servetune):
     found = data(servetune(*ON_ANY, "--instance", "all", "--top", "12", "--json"))
-    assert len(found["as_good"]) == 12
-    assert found["as_good"][0]
-    assert not found["as_good"][-1]
+    as_good = [offer["as_good"] for offer in found["offers"]]
+    assert len(as_good) == 12
+    assert as_good[0] is True
+    assert as_good[-1] is False
     assert "may be as good as 1" in servetune(*ON_ANY, "--instance", "all").stdout
+
+
+def test_machines_without_a_price_are_compared_with_each_other_alone(servetune):
+    found = data(servetune(*ON_ANY, "--gpu", "all", "--top", "40", "--json"))
+    offers = found["offers"]
+    priced = [offer["node"]["price"] is not None for offer in offers]
+    assert priced[0]
+    assert not all(priced)
+    for offer, has_price in zip(offers, priced, strict=True):
+        assert (offer["as_good"] is not None) is has_price
+    alike = data(servetune(*ON_ANY, "--gpu", "all", "--num-gpus", "3", "--top", "8", "--json"))
+    assert not any(offer["node"]["price"] for offer in alike["offers"])
+    assert {offer["as_good"] for offer in alike["offers"]} == {True, False}
 
 
 def test_percentiles_are_judged_by_simulation(servetune):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
@@ -40,9 +38,16 @@ def point(rate: float) -> OperatingPoint:
     )
 
 
-def contender(degree: int, rate: float, machine: str = "L4") -> Contender:
-    here = node(gpu=machine, count=4)
-    return Contender(plan=plan(degree), node=here, point=point(rate), merit=rate)
+def contender(
+    degree: int, rate: float | None, machine: str = "L4", slope: float = 1.0
+) -> Contender:
+    return Contender(
+        plan=plan(degree),
+        node=node(gpu=machine, count=4),
+        point=point(rate or 1000),
+        merit=rate,
+        slope=slope,
+    )
 
 
 def places(*degrees: int) -> list[RunFeatures]:
@@ -75,19 +80,38 @@ def test_plans_of_one_split_are_told_apart_by_less_than_those_of_others() -> Non
 
 
 def test_devices_of_other_kinds_share_no_error() -> None:
-    first, *rest = places(4, 4)
+    both, similarity = places(4, 4), similarity_of("tpot")
     here, there = (
-        difference_sds(first, rest, similarity_of("tpot"), same_device=[same])[0]
-        for same in (True, False)
+        difference_sds(both, similarity, same_device=[same])[0] for same in (True, False)
     )
     assert there > 3 * here
     rates = [contender(4, 1000), contender(4, 700, "A10G")]
     assert as_good_as_first(rates, SHAPE, LOAD) == (True, True)
+    # A run of the first tells of its device, not of the other.
+    told = difference_sds(both, similarity, same_device=[False], measured=both[:1], logs=[0.0])
+    assert here < told[0] < 0.9 * there
 
 
-def test_a_plan_without_a_price_may_be_as_good() -> None:
-    found = as_good_as_first([contender(4, 1000), contender(4, math.nan)], SHAPE, LOAD)
-    assert found == (True, True)
+def test_measured_runs_that_contradict_each_other_tell_less() -> None:
+    both, similarity = places(4, 1), similarity_of("tpot")
+    agreed, contrary = (
+        difference_sds(both, similarity, measured=both * 2, logs=logs)[0]
+        for logs in ([0.1, 0.1, 0.1, 0.1], [0.5, 0.5, -0.5, -0.5])
+    )
+    assert contrary > 1.5 * agreed
+
+
+def test_a_rate_that_a_limit_allows_is_less_sure() -> None:
+    """A tenth more time is a third less rate where few users hold the limit."""
+    rates = [contender(4, 1000), contender(4, 600)]
+    assert as_good_as_first(rates, SHAPE, LOAD) == (True, False)
+    steep = [contender(4, 1000), contender(4, 600, slope=4.0)]
+    assert as_good_as_first(steep, SHAPE, LOAD) == (True, True)
+
+
+def test_a_plan_without_a_price_is_not_compared() -> None:
+    found = as_good_as_first([contender(4, 1000), contender(4, None)], SHAPE, LOAD)
+    assert found == (True, None)
 
 
 def test_one_plan_is_as_good_as_itself() -> None:
@@ -115,9 +139,9 @@ def test_measured_runs_of_both_plans_tell_them_apart() -> None:
 @pytest.mark.parametrize("quantity", ["tpot", "ttft"])
 def test_the_difference_of_two_runs_is_surer_than_two_runs_apart(quantity: str) -> None:
     similarity = similarity_of(quantity)
-    first, *others = places(4, 4, 2, 1)
-    shared = difference_sds(first, others, similarity)
-    apart = difference_sds(first, others, similarity, same_device=[False] * 3)
+    runs = places(4, 4, 2, 1)
+    shared = difference_sds(runs, similarity)
+    apart = difference_sds(runs, similarity, same_device=[False] * 3)
     assert (shared < apart).all()
     assert shared[0] == pytest.approx(similarity.accident * np.sqrt(2))
     assert (np.diff(shared) > 0).all()

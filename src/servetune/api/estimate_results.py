@@ -63,8 +63,6 @@ class Estimation(Tabular, frozen=True, kw_only=True):
         release: Release of the engine that the predictions are for.
         chosen: The split that the details are of.
         splits: All splits, those that do not fit included.
-        as_good: Numbers of other splits that may be as good as the chosen one, from which
-            predictions do not tell them apart.
         curve: Steady states of the chosen split from one user to twice its best throughput's.
         second_opinion: aiconfigurator's predictions beside servetune's, where asked for.
         intervals: Intervals of the steady states in `curve`.
@@ -78,7 +76,6 @@ class Estimation(Tabular, frozen=True, kw_only=True):
     release: PricedRelease
     chosen: Split
     splits: tuple[Split, ...]
-    as_good: tuple[int, ...]
     curve: tuple[OperatingPoint, ...]
     second_opinion: tuple[Compared, ...]
     intervals: tuple[Interval, ...]
@@ -227,13 +224,10 @@ class MachineComparison(Tabular, frozen=True, kw_only=True):
     Attributes:
         selection: Constraints and objective of the comparison.
         offers: All machines, cheapest first; one that cannot serve says why.
-        as_good: Whether each of those that are shown may be as cheap as the first, from which
-            predictions do not tell it apart.
     """
 
     selection: Selection
     offers: tuple[Offer, ...]
-    as_good: tuple[bool, ...]
 
     @property
     def usable(self) -> tuple[Offer, ...]:
@@ -274,11 +268,10 @@ class MachineComparison(Tabular, frozen=True, kw_only=True):
             "release": priced_release(self.selection.plan),
             "confidence": self.selection.confidence,
             "offers": self.usable[: self.selection.top],
-            "as_good": self.as_good,
         }
 
     def __str__(self) -> str:
-        lines = list(buying_text(self.offers, self.as_good, self.selection))
+        lines = list(buying_text(self.offers, self.selection))
         lines += wrap(priced_release(self.selection.plan).sentence)
         if self.selection.limits:
             lines.append(

@@ -37,10 +37,16 @@ _SIDES = {"compute": "compute", "memory": "memory", "link": "link", "host": "not
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to lay the model over all devices, priced."""
+    """One way to lay the model over all devices, priced.
+
+    Attributes:
+        as_good: Whether it may be as good as the best of the machine's splits, from which
+            predictions do not tell it apart; `None` where it does not fit.
+    """
 
     plan: Plan
     answer: Estimate
+    as_good: bool | None = None
 
 
 def estimate_text(found: Estimation, *, emphasis: Callable[[str], str] = str) -> Iterator[str]:
@@ -168,10 +174,11 @@ def _splits_text(found: Estimation, emphasis: Callable[[str], str]) -> Iterator[
     yield "  * the details below are of this one; xN: that many copies side by side"
     if whole:
         yield "  EP: experts whole, as their columns do not divide"
-    if sum(split.answer.fits for split in splits) > 1:
-        as_good = [_layout(splits[number].plan) for number in found.as_good]
-        text = f"  {order_text(_layout(best.plan), as_good)}"
-        yield from wrap(text, subsequent_indent="  ")
+    fitting = [best, *(split for split in splits if split.answer.fits and split is not best)]
+    if len(fitting) > 1:
+        names = [_layout(split.plan) for split in fitting]
+        text = order_text(names, [split.as_good for split in fitting])
+        yield from wrap(f"  {text}", subsequent_indent="  ")
 
 
 def _layout(plan: Plan) -> str:

@@ -27,7 +27,6 @@ from servetune.api.estimate_results import (
 from servetune.api.estimate_text import Split
 from servetune.api.estimated_plan import estimated_plan
 from servetune.api.layouts import (
-    as_good_splits,
     chosen_split,
     laid_out,
     long_enough,
@@ -35,6 +34,7 @@ from servetune.api.layouts import (
     refuse,
     refuse_all,
     require_longest_fits,
+    with_as_good,
 )
 from servetune.api.notes import note, progress
 from servetune.api.ranking import ranked_plans, which_as_good
@@ -411,6 +411,8 @@ def _estimation(
     if not fitting:
         refuse(splits[-1])
     require_longest_fits(workload, shape, plan, fitting)
+    splits = with_as_good(splits, node, selection, correction)
+    fitting = [split for split in splits if split.answer.fits]
     best = chosen_split(fitting, selection.target)
     busiest = best.answer.best_throughput
     assert busiest is not None
@@ -448,7 +450,6 @@ def _estimation(
         chosen=best,
         release=priced_release(best.plan),
         splits=tuple(splits),
-        as_good=as_good_splits(splits, best, node, selection, correction),
         curve=load.points,
         intervals=tuple(load.interval(point.concurrency) for point in load.points),
         knee=load.knee.concurrency,
@@ -506,9 +507,14 @@ def _comparison(
         best[: selection.top],
         msgspec.structs.replace(selection, target="throughput"),
         lambda node: by_device.get(node.device.name),
-        several=True,
+        by_cost=True,
     )
-    return MachineComparison(selection=selection, offers=tuple(found), as_good=as_good)
+    shown = iter(as_good)
+    offers = [
+        offer if offer.best is None else msgspec.structs.replace(offer, as_good=next(shown, None))
+        for offer in found
+    ]
+    return MachineComparison(selection=selection, offers=tuple(offers))
 
 
 def _ranking(selection: Selection, nodes: Sequence[Node], kept: KeptCalibration | None) -> Ranking:

@@ -79,23 +79,22 @@ def chosen_split(fitting: list[Split], target: str) -> Split:
     return max(fitting, key=merit)
 
 
-def as_good_splits(
-    splits: Sequence[Split],
-    best: Split,
-    node: Node,
-    selection: Selection,
-    correction: Calibration | None,
-) -> tuple[int, ...]:
-    """Numbers of the other splits that may be as good as the best, by the target."""
-    others = [n for n, split in enumerate(splits) if split.answer.fits and split is not best]
-    latency = selection.target == "latency"
+def with_as_good(
+    splits: Sequence[Split], node: Node, selection: Selection, correction: Calibration | None
+) -> list[Split]:
+    """The splits, each with whether it may be as good as the best by the target."""
+    fitting = [split for split in splits if split.answer.fits]
+    best = chosen_split(fitting, selection.target)
+    ordered = [best, *(split for split in fitting if split is not best)]
     contenders = []
-    for split in (best, *(splits[number] for number in others)):
+    for split in ordered:
         point = _best_point(split, selection.target)
+        latency = selection.target == "latency"
         merit = point.e2e_ms if latency else point.output_tokens_per_s
         contenders.append(Contender(plan=split.plan, node=node, point=point, merit=merit))
     good = as_good_as_first(contenders, selection.shape, selection.workload, correction)
-    return tuple(number for number, near in zip(others, good[1:], strict=True) if near)
+    found = {id(split): near for split, near in zip(ordered, good, strict=True)}
+    return [msgspec.structs.replace(split, as_good=found.get(id(split))) for split in splits]
 
 
 def _best_point(split: Split, target: str) -> OperatingPoint:

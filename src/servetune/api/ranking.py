@@ -30,6 +30,9 @@ from servetune.trials.trial import percentiles_of
 #: Token budgets that are simulated at most for one layout and number of users.
 BUDGETS_SIMULATED = 3
 
+#: Slope of a rate by all times where times hardly depend on the number of users.
+_STEEPEST = 100.0
+
 #: The correction that was measured on a machine, if any.
 CorrectionOf: TypeAlias = Callable[[Node], Calibration | None]
 
@@ -46,8 +49,8 @@ class Ranked(msgspec.Struct, frozen=True, kw_only=True):
         caution: Factors on the predicted times before the constraints judged them.
         results: Results of the simulator, where percentiles had to be judged; else `None`.
         interval: Factors within which the measured times are expected.
-        as_good: Whether it may be as good as the first, from which predictions do not tell it apart
-            (`as_good_as_first`); true of the first.
+        as_good: Whether it may be as good as the first of the list, from which predictions do not
+            tell it apart (`as_good_as_first`); `None` where it has no price to be compared by.
     """
 
     node: Node
@@ -55,7 +58,7 @@ class Ranked(msgspec.Struct, frozen=True, kw_only=True):
     caution: SafetyFactors
     results: Results | None = None
     interval: Interval
-    as_good: bool = True
+    as_good: bool | None = True
 
 
 class Nearest(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,10 +151,9 @@ def ranked_plans(
             progress(f"percentiles judged by simulation: {number} of {len(layouts)} layouts")
     leading = kept[: selection.top]
     found = [(each.found.node, each.found.swept) for each in leading]
-    as_good = which_as_good(found, selection, correction_of, several=len(nodes) > 1)
-    ranked = [
-        search.ranked(each, as_good=good) for each, good in zip(leading, as_good, strict=True)
-    ]
+    as_good = which_as_good(found, selection, correction_of, by_cost=len(nodes) > 1)
+    judged = zip(leading, as_good, strict=True)
+    ranked = [search.ranked(each, as_good=good) for each, good in judged]
     return ranked, search.priced(none_holds=not ranked)
 
 
@@ -225,7 +227,7 @@ class _Search:
             probe = (low + high) // 2
         return best
 
-    def ranked(self, judged: _Judged, *, as_good: bool) -> Ranked:
+    def ranked(self, judged: _Judged, *, as_good: bool | None) -> Ranked:
         """A chosen plan with the doubt about its prediction."""
         node, swept = judged.found.node, judged.found.swept
         return Ranked(
@@ -418,28 +420,62 @@ def which_as_good(
     selection: Selection,
     correction_of: CorrectionOf,
     *,
-    several: bool,
-) -> tuple[bool, ...]:
-    """Whether each plan may be as good as the first, of several machines by its cost.
+    by_cost: bool,
+) -> tuple[bool | None, ...]:
+    """Whether each plan may be as good as the first; `None` where they cannot be compared.
 
-    One without a price is not compared by its cost, and may be as good.
+    By cost, plans without a price are compared with each other alone, by their rate per device.
     """
     if not found:
         return ()
-    by_cost = several and selection.target != "latency"
+    priced = found[0][1].cost_per_million_tokens_usd is not None
 
-    def merit(swept: Swept) -> float:
-        if by_cost:
-            return swept.cost_per_million_tokens_usd or math.nan
-        point = swept.point
-        return point.e2e_ms if selection.target == "latency" else point.output_tokens_per_s
+    def merit(node: Node, swept: Swept) -> float | None:
+        if selection.target == "latency":
+            return swept.point.e2e_ms
+        if not by_cost:
+            return swept.point.output_tokens_per_s
+        cost_usd = swept.cost_per_million_tokens_usd
+        if priced or cost_usd is not None:
+            return cost_usd if priced else None
+        return swept.point.output_tokens_per_s / node.device_count
 
+    limited = selection.target != "latency" and bool(selection.limits)
     contenders = [
-        Contender(plan=swept.plan, node=node, point=swept.point, merit=merit(swept))
+        Contender(
+            plan=swept.plan,
+            node=node,
+            point=swept.point,
+            merit=merit(node, swept),
+            slope=_slope(node, swept, selection, correction_of(node)) if limited else 1.0,
+        )
         for node, swept in found
     ]
     correction = correction_of(found[0][0])
     return as_good_as_first(contenders, selection.shape, selection.workload, correction)
+
+
+def _slope(node: Node, swept: Swept, selection: Selection, correction: Calibration | None) -> float:
+    """Slope of the logarithm of a rate that limits allow by that of all times.
+
+    Where a time is longer, fewer users hold its limit: from the next number of users down the
+    rate is lower by more than times are shorter.
+    """
+    fewer = [users for users in LADDER if users < swept.point.concurrency]
+    below = sweep(
+        [swept.plan],
+        selection.shape,
+        node,
+        selection.workload,
+        concurrencies=fewer[-1:],
+        calibration=correction,
+    )
+    point = next((each.point for each in below), None)
+    if point is None:
+        return _STEEPEST
+    faster = math.log(swept.point.e2e_ms / point.e2e_ms)
+    less = math.log(swept.point.output_tokens_per_s / point.output_tokens_per_s)
+    return min(_STEEPEST, max(1.0, less / faster)) if faster > 0 else _STEEPEST
 
 
 def _order(found: _Found, target: str, *, several: bool) -> tuple[float, float]:

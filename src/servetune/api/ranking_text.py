@@ -37,9 +37,9 @@ def sweep_text(
     for number, one in enumerate(ranked, start=1):
         yield from row_text(number, one.swept, one.node if several else None)
     yield ""
-    if len(ranked) > 1:
-        as_good = [str(number) for number, one in enumerate(ranked, start=1) if one.as_good][1:]
-        yield from wrap(order_text("1", as_good))
+    as_good = [one.as_good for one in ranked]
+    if any(good is not None for good in as_good[1:]):
+        yield from wrap(order_text([str(n) for n in range(1, len(ranked) + 1)], as_good))
     yield from wrap(_interval_text(ranked))
     yield from wrap(priced_release(selection.plan).sentence)
     if selection.limits:

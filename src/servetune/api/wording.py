@@ -41,17 +41,23 @@ def row_text(number: int, swept: Swept, machine: Node | None = None) -> Iterator
     yield from wrap(f"      {place}{swept.plan.label}", subsequent_indent=" " * 8)
 
 
-def order_text(best: str, as_good: Sequence[str]) -> str:
-    """Which plans may be as good as the best, by how surely their order is predicted."""
-    if not as_good:
+def order_text(names: Sequence[str], as_good: Sequence[bool | None]) -> str:
+    """Which of the plans shown may be as good as the first, and how surely that is predicted.
+
+    Args:
+        names: Names of the plans, the best first.
+        as_good: Whether each may be as good; `None` where it cannot be compared.
+    """
+    best, *named = (name for name, good in zip(names, as_good, strict=True) if good)
+    if not named:
         return (
-            f"{best} is ahead: of measured pairs predicted to be as far apart, nine in ten had "
-            "the predicted order."
+            f"{best} is ahead of the others shown: of measured pairs predicted to be as far "
+            "apart, nine in ten had the predicted order."
         )
-    *others, last = as_good
-    named = f"{', '.join(others)} and {last}" if others else last
+    *others, last = named
+    listed = f"{', '.join(others)} and {last}" if others else last
     return (
-        f"{named} may be as good as {best}: of measured pairs predicted to be as close, more than "
+        f"{listed} may be as good as {best}: of measured pairs predicted to be as close, more than "
         "one in ten had the other order. Measure them before you choose."
     )
 
@@ -87,9 +93,7 @@ def heading_text(shape: NetworkShape, where: str, workload: Workload) -> str:
     return f"ESTIMATE (arithmetic, nothing was run)\n{shape.name} on {where}, {load}"
 
 
-def buying_text(
-    found: Sequence[Offer], as_good: Sequence[bool], selection: Selection
-) -> Iterator[str]:
+def buying_text(found: Sequence[Offer], selection: Selection) -> Iterator[str]:
     top = selection.top
     yield heading_text(selection.shape, f"{len(found)} machines", selection.workload)
     yield "Machines by cost per million output tokens"
@@ -99,9 +103,10 @@ def buying_text(
     for number, offer in enumerate(usable[:top], start=1):
         assert offer.best is not None
         yield from row_text(number, offer.best, offer.node)
-    if len(as_good) > 1:
+    as_good = [offer.as_good for offer in usable[:top]]
+    if any(good is not None for good in as_good[1:]):
         yield ""
-        yield from wrap(order_text("1", [str(n) for n, good in enumerate(as_good, 1) if good][1:]))
+        yield from wrap(order_text([str(n) for n in range(1, len(as_good) + 1)], as_good))
     priced = [offer for offer in usable if offer.node.price]
     if priced:
         cheapest = min(priced, key=lambda o: o.node.price.usd_per_hour if o.node.price else 0.0)

@@ -74,11 +74,14 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         best: `None` where nothing fits or holds; `why_not` says which.
+        as_good: Whether it may be as cheap as the cheapest, from which predictions do not tell it
+            apart; `None` where that is not known.
     """
 
     node: Node
     best: Swept | None
     why_not: str = ""
+    as_good: bool | None = None
 
 
 def layouts(plan: Plan, shape: NetworkShape, node: Node) -> Iterator[Plan]:

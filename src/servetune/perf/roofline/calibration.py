@@ -42,6 +42,7 @@ _STEP_FIELDS = (
     "launch.layer_s",
     "launch.experts_s",
     "launch.mixer_s",
+    "launch.chunked_s",
 )
 _REQUEST_FIELDS = ("host.request_s", "host.prompt_token_s", "closed_loop.intake_s")
 
@@ -49,7 +50,13 @@ _REQUEST_FIELDS = ("host.request_s", "host.prompt_token_s", "closed_loop.intake_
 #: Knob -> paths of coefficients that it scales; a share of a peak is divided instead.
 LEARNED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "step": ("host.step_s", "launch.layer_s", "launch.experts_s", "launch.mixer_s"),
+        "step": (
+            "host.step_s",
+            "launch.layer_s",
+            "launch.experts_s",
+            "launch.mixer_s",
+            "launch.chunked_s",
+        ),
         "sequence": (
             "host.sequence_s",
             "host.http_sequence_s",
@@ -188,16 +195,7 @@ def calibrated(anchors: Sequence[Anchor]) -> Calibration:
 def _calibrations(
     anchors: Sequence[Anchor], places: Sequence[RunFeatures | None]
 ) -> tuple[Calibration, ...]:
-    tpot = [
-        (math.log(a.measured_tpot_ms / a.predicted_tpot_ms), a.place)
-        for a in anchors
-        if a.measured_tpot_ms is not None
-    ]
-    ttft = [
-        (math.log(a.measured_ttft_ms / a.predicted_ttft_ms), a.place)
-        for a in anchors
-        if a.measured_ttft_ms is not None
-    ]
+    tpot, ttft = (measured_logs(anchors, quantity) for quantity in ("tpot", "ttft"))
     columns = zip(
         _factors("tpot", tpot, _TPOT_REACH, places),
         _factors("ttft", ttft, _TTFT_REACH, places),
@@ -216,6 +214,19 @@ def _calibrations(
         )
         for tpot_factor, ttft_factor, tpot_doubt, ttft_doubt in columns
     )
+
+
+def measured_logs(
+    anchors: Sequence[Anchor], quantity: str
+) -> list[tuple[float, RunFeatures | None]]:
+    """Logarithms of measured over predicted `tpot` or `ttft`, and places of these anchors."""
+    found = []
+    for anchor in anchors:
+        measured_ms = getattr(anchor, f"measured_{quantity}_ms")
+        if measured_ms is not None:
+            predicted_ms = getattr(anchor, f"predicted_{quantity}_ms")
+            found.append((math.log(measured_ms / predicted_ms), anchor.place))
+    return found
 
 
 def _factors(

@@ -77,6 +77,7 @@ CAUSES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "launch.layer_s",
             "launch.experts_s",
             "launch.mixer_s",
+            "launch.chunked_s",
         ),
         "stream": ("host.stream_token_s",),
         "request": (

@@ -1,7 +1,7 @@
 """Order of predicted plans: which of them a prediction tells apart from the best.
 
 Two predictions share the errors of what both depend on, so that their difference is surer than
-either of them (`similarity`). `told_apart` in `data/intervals.toml` is the multiple of the
+either of them (`similarity`). `order_threshold_sds` in `data/intervals.toml` is the multiple of the
 difference's standard deviation beyond which nine of ten pairs of measured runs have the predicted
 order (`benchmarks/prediction/differences.py`).
 """
@@ -9,39 +9,40 @@ order (`benchmarks/prediction/differences.py`).
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from servetune.bundled import bundled
 from servetune.hardware.device import Node
 from servetune.models.shape import NetworkShape
-from servetune.perf.roofline.calibration import Calibration
+from servetune.perf.roofline.calibration import Calibration, measured_logs
 from servetune.perf.roofline.causes import moments_for_features, run_features
 from servetune.perf.roofline.local_corrections import steady_run
-from servetune.perf.roofline.similarity import difference_sds, similarity_of
+from servetune.perf.roofline.similarity import RunFeatures, difference_sds, similarity_of
 from servetune.perf.roofline.steady_state import OperatingPoint
 from servetune.plan.plan import Plan
 from servetune.workload.workload import Workload
-
-#: Time by whose errors plans are compared: rates and whole requests follow from it.
-_TIME = "tpot"
 
 
 class Contender(msgspec.Struct, frozen=True, kw_only=True):
     """A plan at a number of users, to be compared with others.
 
     Attributes:
-        point: Its predicted steady state.
-        merit: What it is judged by: a rate, a time or a cost, positive; NaN where it has none, so
-            that it may be as good as any.
+        point: Predicted steady state.
+        merit: Rate, time or cost that it is judged by, positive; `None` where it has none.
+        slope: Slope of the merit's logarithm by that of all times: one, but for a rate that a limit
+            on latency allows, which falls with the number of users that hold it.
     """
 
     plan: Plan
     node: Node
     point: OperatingPoint
-    merit: float
+    merit: float | None
+    slope: float = 1.0
 
 
 def as_good_as_first(
@@ -49,7 +50,7 @@ def as_good_as_first(
     shape: NetworkShape,
     workload: Workload,
     calibration: Calibration | None = None,
-) -> tuple[bool, ...]:
+) -> tuple[bool | None, ...]:
     """Whether each may be as good as the first, as predictions do not tell them apart.
 
     Args:
@@ -59,7 +60,7 @@ def as_good_as_first(
         calibration: Measured runs that corrected the predictions on the first's machine.
 
     Returns:
-        One for each contender; the first is as good as itself.
+        One for each contender, true of the first; `None` where one of the two has no merit.
     """
     if len(contenders) < 2:
         return (True,) * len(contenders)
@@ -70,20 +71,43 @@ def as_good_as_first(
             for each in contenders
         ]
     )
-    anchors = calibration.anchors if calibration is not None else ()
-    sds = difference_sds(
-        places[0],
-        places[1:],
-        similarity_of(_TIME),
-        same_device=[each.node.device == contenders[0].node.device for each in contenders[1:]],
-        measured=[each.place for each in anchors if each.measured_tpot_ms is not None],
+    first_shares = np.array([each.point.ttft_ms / each.point.e2e_ms for each in contenders])
+    shares = (first_shares[1:] + first_shares[0]) / 2
+    reach = np.hypot(
+        (1 - shares) * _threshold(contenders, places, "tpot", calibration),
+        shares * _threshold(contenders, places, "ttft", calibration),
     )
-    logs = np.log([each.merit for each in contenders])
-    apart = np.abs(logs[1:] - logs[0]) > _told_apart() * sds
-    return (True, *map(bool, ~apart))
+    first, *others = (each.merit for each in contenders)
+    found: list[bool | None] = [True]
+    for merit, near in zip(others, reach, strict=True):
+        if first is None or merit is None:
+            found.append(None)
+        else:
+            found.append(bool(abs(math.log(merit / first)) <= near))
+    return tuple(found)
+
+
+def _threshold(
+    contenders: Sequence[Contender],
+    places: Sequence[RunFeatures],
+    time: str,
+    calibration: Calibration | None,
+) -> NDArray[np.float64]:
+    """Differences from the first beyond which an order by a time is believed, as logarithms."""
+    first, *others = contenders
+    anchors = measured_logs(calibration.anchors, time) if calibration is not None else []
+    sds = difference_sds(
+        places,
+        similarity_of(time),
+        slopes=[each.slope for each in contenders],
+        same_device=[each.node.device == first.node.device for each in others],
+        measured=[place for _, place in anchors],
+        logs=[log for log, _ in anchors],
+    )
+    return _threshold_sds()[time] * sds
 
 
 @functools.cache
-def _told_apart() -> float:
-    found = bundled("perf.roofline", "data/intervals.toml")["told_apart"]
-    return msgspec.convert(found, dict[str, float])[_TIME]
+def _threshold_sds() -> dict[str, float]:
+    found = bundled("perf.roofline", "data/intervals.toml")["order_threshold_sds"]
+    return msgspec.convert(found, dict[str, float])

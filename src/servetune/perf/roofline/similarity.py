@@ -270,38 +270,48 @@ def remaining_sd(
 
 
 def difference_sds(
-    first: RunFeatures,
-    others: Sequence[RunFeatures],
+    places: Sequence[RunFeatures],
     similarity: Similarity,
     *,
+    slopes: Sequence[float] | None = None,
     same_device: Sequence[bool] | None = None,
     measured: Sequence[RunFeatures | None] = (),
+    logs: Sequence[float] = (),
 ) -> NDArray[np.float64]:
-    """Standard deviation of log(measured / predicted) of the ratio of each one's time to the first.
+    """Standard deviation of the error of log(time of each other run / time of the first).
 
     Errors that both have cancel.
 
     Args:
-        first: Run that the others are compared with.
-        others: Shape (others,).
+        places: Runs; the others are compared with the first.
         similarity: Similarity of the quantity.
-        same_device: Whether each runs on devices of the first's kind, as all do if omitted; those
-            on others have no error in common with it, and nothing measured says more of them.
-        measured: Places of measured runs that correct both, on devices of the first's kind.
+        slopes: Slope of the logarithm of what is compared by that of the time, shape (places,);
+            one each if omitted.
+        same_device: Whether each other run is on devices of the first's kind, as all are if
+            omitted; those on others have no error in common with it, and nothing measured says
+            more of them.
+        measured: Places of measured runs that corrected the predictions, on devices of the
+            first's kind.
+        logs: Logarithms of their measured over predicted times.
+
+    Returns:
+        Shape (places - 1,).
     """
-    places = [first, *others]
-    alone = similarity.alone(places)
-    shared = similarity.between(places, places)
+    steep = np.ones(len(places)) if slopes is None else np.asarray(slopes, dtype=float)
+    alone, shared = similarity.alone(places), similarity.between(places, places)
+    accident = similarity.accident**2
     if len(measured):
         among = similarity.between(measured, measured)
-        among = among + np.diag(np.full(len(measured), similarity.accident**2))
+        accidents = _accidents(np.asarray(logs, dtype=float), among, similarity)
         towards = similarity.between(measured, places)
-        shared = shared - towards.T @ np.linalg.solve(among, towards)
-    apart = alone[0] + alone[1:]
-    left = shared[0, 0] + np.diag(shared)[1:] - 2 * shared[0, 1:]
-    together = np.ones(len(others), bool) if same_device is None else np.asarray(same_device)
-    variances = np.where(together, left, apart)
-    return np.asarray(np.sqrt(np.maximum(variances, 0.0) + 2 * similarity.accident**2))
+        shared = shared - towards.T @ np.linalg.solve(among + np.diag(accidents), towards)
+        accident = float(accidents.mean())
+    together = np.ones(len(places), bool)
+    if same_device is not None:
+        together[1:] = same_device
+    own = steep**2 * (np.where(together, np.diag(shared), alone) + accident)
+    in_common = np.where(together[1:], steep[0] * steep[1:] * shared[0, 1:], 0.0)
+    return np.asarray(np.sqrt(np.maximum(own[0] + own[1:] - 2 * in_common, 0.0)))
 
 
 def _remaining(
