@@ -1,13 +1,20 @@
 import json
+import math
 import shlex
 
 import msgspec
 import pytest
 
 import servetune as st
-from servetune.api.choosing import machines
-from servetune.perf.sweep import LADDER
+from servetune.api.choosing import Selection, machines
+from servetune.api.ranking import slope_of_rate
+from servetune.hardware import node
+from servetune.metrics import parse_constraints
+from servetune.models import load_shape
+from servetune.perf.sweep import LADDER, sweep
+from servetune.plan import Plan
 from servetune.trials.simulated import simulated_results
+from servetune.workload import LengthLaws, Workload
 
 
 @pytest.fixture
@@ -79,13 +86,37 @@ def test_first_tokens_count_where_they_are_the_answer(servetune):
 
 
 def test_a_limit_that_times_hardly_hold_leaves_the_order_open(servetune):
-    """A tenth more time would be a third of the rate."""
+    """A tenth more time would be a third of the rate; a limit that nothing nears is as none."""
     on_h100 = ("estimate", "--model", "Qwen/Qwen3-8B", "--gpu", "H100", "--num-gpus", "4")
-    limits = ("--sweep", "--constraints", "itl<=4.545ms", "--json")
-    ranked = data(servetune(*on_h100, *limits))["ranked"]
+    limits = ("--sweep", "--json", "--constraints")
+    ranked = data(servetune(*on_h100, *limits, "itl<=4.545ms"))["ranked"]
     rates = [one["swept"]["point"]["output_tokens_per_s"] for one in ranked]
     assert rates[0] > 1.5 * rates[1]
     assert ranked[1]["as_good"] is True
+    for loose in ("itl<=10s", "output_throughput>=1"):
+        ranked = data(servetune(*on_h100, *limits, loose))["ranked"]
+        free = data(servetune(*on_h100, "--sweep", "--json"))["ranked"]
+        assert [one["as_good"] for one in ranked] == [one["as_good"] for one in free]
+    assert not all(one["as_good"] for one in free)
+
+
+def test_the_slope_under_a_limit_is_that_of_littles_law():
+    shape = load_shape("Qwen/Qwen3-8B", catalogue_first=True)
+    machine, plan = node(gpu="H100"), Plan(model="Qwen/Qwen3-8B", max_model_len=4096)
+    load = Workload.of(LengthLaws.fixed(300, 200), request_count=1000)
+    fewer, here, _ = sweep([plan], shape, machine, load, concurrencies=(64, 96, 128))
+    limit = f"itl<={here.point.itl_ms * 1.01}ms"
+    selection = Selection(
+        plan=plan,
+        shape=shape,
+        workload=load,
+        limits=parse_constraints(limit),
+        confidence=0.5,
+        top=3,
+    )
+    expected = math.log(96 / 64) / math.log(here.point.e2e_ms / fewer.point.e2e_ms)
+    assert slope_of_rate(machine, here, selection, None) == pytest.approx(expected)
+    assert expected > 2
 
 
 def test_machines_may_be_as_cheap_as_the_cheapest(servetune):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from servetune.hardware import node
@@ -78,6 +79,51 @@ def test_users_with_answers_of_all_lengths_miss_a_step_by_formula_and_simulated(
     for earlier, later in zip(before, now, strict=True):
         assert 0.5 * step_ms < later - earlier < 2 * step_ms
     assert now == pytest.approx([now[2]] * 3, rel=0.15)
+
+
+def test_first_tokens_of_a_capped_open_loop_do_not_come_sooner_where_it_fills() -> None:
+    """It is a closed loop then, whose prompts miss a step as they did before."""
+    run = PlannedRun(
+        shape=SHAPE,
+        node=node(gpu="H100"),
+        plan=Plan(model="m", engine="vllm", engine_version="0.32.0"),
+        lengths=LengthLaws.ranged(400, 400, 0.0),
+        concurrency=8,
+        request_count=2000,
+        protocol="open",
+        capped=True,
+        warmed=True,
+    )
+    runs = [msgspec.structs.replace(run, rate_per_s=rate) for rate in (5.0, 20.0, 60.0)]
+    few, some, full = (each.point.ttft_ms for each in predict_runs(runs))
+    assert few < 1.05 * some
+    assert some < 1.05 * full
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_setting_says_whether_steps_are_composed_ahead(ahead: bool) -> None:
+    """Formulas as the simulator."""
+    lengths, machine = LengthLaws.ranged(400, 400, 0.0), node(gpu="H100")
+    runs = [
+        PlannedRun(
+            shape=SHAPE,
+            node=machine,
+            plan=Plan(model="m", engine="vllm", engine_version=release, extra=extra),
+            lengths=lengths,
+            concurrency=16,
+            request_count=320,
+            warmed=True,
+        )
+        for release in ("0.13.0", "0.32.0")
+        for extra in ((), (("async_scheduling", ahead),))
+    ]
+    before, told_before, now, told_now = (each.point.ttft_ms for each in predict_runs(runs))
+    assert (told_before > before + 2) is ahead
+    assert (told_now < now - 2) is not ahead
+    if not ahead:
+        assert told_before == before
+    else:
+        assert told_now == now
 
 
 def test_other_engines_do_not_compose_ahead() -> None:

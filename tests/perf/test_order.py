@@ -102,7 +102,7 @@ def test_measured_runs_that_contradict_each_other_tell_less() -> None:
 
 
 def test_a_rate_that_a_limit_allows_is_less_sure() -> None:
-    """A tenth more time is a third less rate where few users hold the limit."""
+    """A tenth more time is a third less rate where the slope is four."""
     rates = [contender(4, 1000), contender(4, 600)]
     assert as_good_as_first(rates, SHAPE, LOAD) == (True, False)
     steep = [contender(4, 1000), contender(4, 600, slope=4.0)]

@@ -12,6 +12,7 @@ from servetune.api.choosing import Miss, Remedy, Selection
 from servetune.api.notes import progress
 from servetune.errors import PlanError
 from servetune.hardware import Node
+from servetune.metrics import LATENCIES
 from servetune.perf import Calibration
 from servetune.perf.roofline import (
     Contender,
@@ -447,7 +448,7 @@ def which_as_good(
             node=node,
             point=swept.point,
             merit=merit(node, swept),
-            slope=_slope(node, swept, selection, correction_of(node)) if limited else 1.0,
+            slope=slope_of_rate(node, swept, selection, correction_of(node)) if limited else 1.0,
         )
         for node, swept in found
     ]
@@ -455,27 +456,36 @@ def which_as_good(
     return as_good_as_first(contenders, selection.shape, selection.workload, correction)
 
 
-def _slope(node: Node, swept: Swept, selection: Selection, correction: Calibration | None) -> float:
-    """Slope of the logarithm of a rate that limits allow by that of all times.
+def slope_of_rate(
+    node: Node, swept: Swept, selection: Selection, correction: Calibration | None
+) -> float:
+    """Slope of the logarithm of a rate by that of all times; one where no limit on times binds.
 
-    Where a time is longer, fewer users hold its limit: from the next number of users down the
-    rate is lower by more than times are shorter.
+    Where times are longer fewer users hold their limit, and these are served more slowly, too: by
+    Little's law the rate falls by the logarithm of users over that of times.
     """
-    fewer = [users for users in LADDER if users < swept.point.concurrency]
-    below = sweep(
-        [swept.plan],
-        selection.shape,
-        node,
-        selection.workload,
-        concurrencies=fewer[-1:],
-        calibration=correction,
-    )
-    point = next((each.point for each in below), None)
-    if point is None:
+    users = swept.point.concurrency
+    fewer, more = ([n for n in LADDER if n < users][-1:], [n for n in LADDER if n > users][:1])
+    around = {
+        each.point.concurrency: each
+        for each in sweep(
+            [swept.plan],
+            selection.shape,
+            node,
+            selection.workload,
+            concurrencies=(*fewer, *more),
+            calibration=correction,
+        )
+    }
+    judge = selection.judge
+    missed = [miss.limit for n in more for miss in judge.missed_by(node, around[n])]
+    binding = judge.others if more else []
+    if not any(limit.metric in LATENCIES for limit in (*missed, *binding)):
+        return 1.0
+    if not fewer:
         return _STEEPEST
-    faster = math.log(swept.point.e2e_ms / point.e2e_ms)
-    less = math.log(swept.point.output_tokens_per_s / point.output_tokens_per_s)
-    return min(_STEEPEST, max(1.0, less / faster)) if faster > 0 else _STEEPEST
+    slower = math.log(swept.point.e2e_ms / around[fewer[0]].point.e2e_ms)
+    return min(_STEEPEST, max(1.0, math.log(users / fewer[0]) / max(slower, 1e-9)))
 
 
 def _order(found: _Found, target: str, *, several: bool) -> tuple[float, float]:

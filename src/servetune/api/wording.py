@@ -46,20 +46,26 @@ def order_text(names: Sequence[str], as_good: Sequence[bool | None]) -> str:
 
     Args:
         names: Names of the plans, the best first.
-        as_good: Whether each may be as good; `None` where it cannot be compared.
+        as_good: Whether each may be as good; `None` where one of the two has no price.
     """
     best, *named = (name for name, good in zip(names, as_good, strict=True) if good)
-    if not named:
-        return (
-            f"{best} is ahead of the others shown: of measured pairs predicted to be as far "
-            "apart, nine in ten had the predicted order."
+    if named:
+        text = (
+            f"{_listed(named)} may be as good as {best}: of measured pairs predicted to be as "
+            "close, more than one in ten had the other order. Measure them before you choose."
         )
-    *others, last = named
-    listed = f"{', '.join(others)} and {last}" if others else last
-    return (
-        f"{listed} may be as good as {best}: of measured pairs predicted to be as close, more than "
-        "one in ten had the other order. Measure them before you choose."
-    )
+    else:
+        text = (
+            f"{best} is ahead of the others shown: of measured pairs predicted to be as far "
+            "apart, some nine in ten had the predicted order."
+        )
+    silent = [name for name, good in zip(names, as_good, strict=True) if good is None]
+    return f"{text} Without a price: {_listed(silent)}." if silent else text
+
+
+def _listed(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def confidence_text(cautions: Sequence[SafetyFactors]) -> str:

@@ -403,17 +403,23 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
         return self.compressed_attention_max_seqs if compressed else None
 
     def composes_ahead(self, plan: Plan, device: Device, version: str = "") -> bool:
-        """Whether steps are composed ahead where nobody says, so that what arrives misses one.
+        """Whether steps are composed ahead, so that what arrives misses one.
 
-        Not on CPUs, nor with pipeline parallelism. It would with drafts of a layer of their own,
-        but those are simulated with steps composed one after another.
+        As `async_scheduling` says; where nobody says, not on CPUs, nor with pipeline parallelism.
+        It would with drafts of a layer of their own, but those are simulated with steps composed
+        one after another.
 
         Args:
             plan: Resolved plan.
             device: Its device.
             version: Release; the plan's if empty, and the present one where neither is known.
         """
-        if self.composes_ahead_since is None or device.architecture == "cpu":
+        if self.composes_ahead_since is None:
+            return False
+        asked = _settings(plan).get("async_scheduling")
+        if isinstance(asked, bool):
+            return asked and not plan.draft_tokens
+        if device.architecture == "cpu":
             return False
         release = release_numbers(version or plan.engine_version or "")
         if release is not None and release < self.composes_ahead_since:

@@ -163,10 +163,15 @@ class ExpertsOp(msgspec.Struct, frozen=True, kw_only=True):
 
     def touched(self, tokens: float) -> float:
         """Local experts that at least one of `tokens` visits, on the device that has most."""
-        visits = self.visits * tokens
-        share = visits / (1 + visits)
+        share = self.touched_share(tokens)
         touched = share + self.busiest * math.sqrt(share * (1 - share))
-        return float(self.local_experts * min(1.0, touched))
+        least = self.least_share * min(1.0, tokens)
+        return float(self.local_experts * min(1.0, max(touched, least)))
+
+    def touched_share(self, tokens: float) -> float:
+        """Share of all experts that at least one of `tokens` visits, on average."""
+        visits = self.visits * tokens
+        return float(visits / (1 + visits))
 
     @property
     def busiest(self) -> float:
@@ -176,6 +181,11 @@ class ExpertsOp(msgspec.Struct, frozen=True, kw_only=True):
             return 0.0
         largest = NormalDist().inv_cdf((groups - 0.375) / (groups + 0.25))  # Blom
         return float(largest / math.sqrt(self.local_experts))
+
+    @property
+    def least_share(self) -> float:
+        """Share of a device's experts that one is; none where each device has a part of all."""
+        return float(1 / self.local_experts) if self.local_experts < self.experts else 0.0
 
     @property
     def visits(self) -> float:
@@ -190,7 +200,7 @@ class ExpertsOp(msgspec.Struct, frozen=True, kw_only=True):
     def moved_bytes(
         self, tokens: float, activation_bytes: float, touched: float | None = None
     ) -> float:
-        """Bytes of one layer; `touched` is the number of local experts if not the average."""
+        """Bytes of one layer; `touched` is the number of local experts if not the busiest one's."""
         read = self.touched(tokens) if touched is None else touched
         weights = read * self.expert_weights * self.weight_width_bytes
         return weights + tokens * self.traffic_per_token * activation_bytes

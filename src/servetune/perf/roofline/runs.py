@@ -176,7 +176,7 @@ class Runs:
         self.admission_delay_steps = np.asarray(
             admission_delay_steps or np.zeros(len(plans)), float
         )
-        self.held_steps = np.where(self.at_a_rate, 0.0, self.admission_delay_steps)
+        self.held_steps = np.where(free, 0.0, self.admission_delay_steps)
         self.requests = count / np.where(self.at_once, self.busy_copies, self.copies)
         # A client with a limit holds back what comes in a burst; copies get a random part of one.
         dispersion = np.asarray(dispersions or np.ones(len(plans)), float)

@@ -329,8 +329,9 @@ class StepLaw:
         op = line.op
         every = tokens <= self.coefficients.experts.every_expert_tokens
         touched = op.local_experts if every else op.touched(tokens)
+        share = 1.0 if every else op.touched_share(tokens)
         flops = op.flops_per_token * tokens * (op.experts / op.active if every else 1.0)
-        flops += line.extra_rows * touched * op.flops_per_extra_row
+        flops += line.extra_rows * share * op.local_experts * op.flops_per_extra_row
         compute_s = flops / line.flops_per_s
         memory_s = op.moved_bytes(tokens, self.ops.activation_bytes, touched) / line.bytes_per_s
         return op.count * (line.kernel_s + max(compute_s, memory_s))

@@ -250,10 +250,11 @@ class StepLaws:
         visits = experts["visits"] * tokens
         every = tokens <= c["experts.every_expert_tokens"]
         share = visits / (1 + visits)
-        share = share + experts["busiest"] * np.sqrt(share * (1 - share))
-        touched = np.where(every, 1.0, np.minimum(1.0, share))
+        touched = share + experts["busiest"] * np.sqrt(share * (1 - share))
+        touched = np.maximum(touched, experts["least_share"] * np.minimum(1.0, tokens))
+        share, touched = (np.where(every, 1.0, np.minimum(1.0, x)) for x in (share, touched))
         moved = experts["local_bytes"] * touched + experts["traffic_bytes"] * tokens
-        extra = self._extra_rows * experts["row_flops"] * touched
+        extra = self._extra_rows * experts["row_flops"] * share
         computed = experts["flops"] * tokens * np.where(every, experts["choices"], 1.0) + extra
         experts_s = np.maximum(computed / flops_per_s, moved / bytes_per_s)
         seconds += (experts["count"] * experts_s).sum(axis=0)
@@ -453,6 +454,7 @@ _EXPERTS = {
     "traffic_bytes": 0.0,
     "visits": 0.0,
     "busiest": 0.0,
+    "least_share": 0.0,
     "choices": 1.0,
     "columns": 1.0,
     "router_group_experts": 0.0,
@@ -609,6 +611,7 @@ def _experts_row(op: ExpertsOp, ops: Operations, node: Node) -> tuple[float, ...
         op.traffic_per_token * ops.activation_bytes,
         op.visits,
         op.busiest,
+        op.least_share,
         op.experts / op.active,
         op.columns,
         op.router_group_experts,
