@@ -75,6 +75,9 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         source: Laboratory, or `PUBLISHED`.
         by: Publisher, whose runs alone are compared.
+        load: Network, lengths and users; equal for two runs of a pair.
+        decided: Parts of the plan, of which `DECISIONS` names those that differ.
+        place: What its similarity to other runs is taken from.
         errors: Logarithms of predicted over measured own time and first token; NaN if unmeasured.
         logs: Logarithms of both measured times.
     """

@@ -71,12 +71,8 @@ def laid_out(plan: Plan, shape: NetworkShape, degree: int, node: Node) -> Plan:
 
 def chosen_split(fitting: list[Split], target: str) -> Split:
     """The split with the largest throughput, or the shortest answer when alone."""
-
-    def merit(split: Split) -> float:
-        point = _best_point(split, target)
-        return -point.e2e_ms if target == "latency" else point.output_tokens_per_s
-
-    return max(fitting, key=merit)
+    choose = min if target == "latency" else max
+    return choose(fitting, key=lambda split: _merit(split, target))
 
 
 def with_as_good(
@@ -86,15 +82,25 @@ def with_as_good(
     fitting = [split for split in splits if split.answer.fits]
     best = chosen_split(fitting, selection.target)
     ordered = [best, *(split for split in fitting if split is not best)]
-    contenders = []
-    for split in ordered:
-        point = _best_point(split, selection.target)
-        latency = selection.target == "latency"
-        merit = point.e2e_ms if latency else point.output_tokens_per_s
-        contenders.append(Contender(plan=split.plan, node=node, point=point, merit=merit))
+    target = selection.target
+    contenders = [
+        Contender(
+            plan=split.plan,
+            node=node,
+            point=_best_point(split, target),
+            merit=_merit(split, target),
+        )
+        for split in ordered
+    ]
     good = as_good_as_first(contenders, selection.shape, selection.workload, correction)
     found = {id(split): near for split, near in zip(ordered, good, strict=True)}
     return [msgspec.structs.replace(split, as_good=found.get(id(split))) for split in splits]
+
+
+def _merit(split: Split, target: str) -> float:
+    """Milliseconds of a request alone, or output tokens per second."""
+    point = _best_point(split, target)
+    return point.e2e_ms if target == "latency" else point.output_tokens_per_s
 
 
 def _best_point(split: Split, target: str) -> OperatingPoint:
