@@ -5,14 +5,16 @@
 FOLDER holds the unpacked `sglang` wheel. Input and output are those of `vllm_ticks.py`, but that
 the requests of a step stand by number. `Scheduler.get_next_batch_to_run` and all that it calls are
 SGLang's: `PrefillAdder`, `SchedulePolicy`, `ScheduleBatch`, `RadixCache`, the allocators. Ours is
-what stands for the device: every step takes one unit of time and its tokens are known when it ends
-(`event_loop_normal`, no overlap of scheduling).
+what stands for the device: every step takes one unit of time. Its tokens are known when it ends
+(`event_loop_normal`), or with `async_scheduling` after the next step has been composed
+(`event_loop_overlap`).
 """
 
 import json
 import os
 import sys
 from array import array
+from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -68,29 +70,38 @@ def main():
 
 def steps_of(workload):
     rules = workload["rules"]
+    ahead = rules["async_scheduling"]
     scheduler = scheduler_for(rules)
     arrivals = sorted(workload["requests"], key=lambda asked: asked["step"])
     asked_by_id = {str(asked["index"]): asked for asked in arrivals}
-    step, steps, given = 0, [], 0
+    steps, given = [], 0
+    now = end = 0  # of the step that was begun last
     last = None
     while True:
-        while given < len(arrivals) and arrivals[given]["step"] <= step:
+        while given < len(arrivals) and arrivals[given]["step"] <= now:
             scheduler.waiting_queue.append(request_of(arrivals[given], rules))
             given += 1
         plan = scheduler.get_next_batch_to_run(scheduler.running_batch, last)
         scheduler.running_batch = plan.running_batch
-        last = plan.batch_to_run
-        if last is None:
+        batch = plan.batch_to_run
+        if batch is not None:
+            begin = max(now, end)
+            steps.append([begin, sorted([int(r.rid), tokens_of(r, batch)] for r in batch.reqs)])
+            batch.input_ids = torch.zeros(len(batch.reqs), dtype=torch.int64)
+            scheduler.result_queue.append((batch.copy(), begin + 1))
+        elif last is None:
             if scheduler.waiting_queue or scheduler.chunked_req or scheduler.running_batch.reqs:
                 raise SystemExit(f"stuck: {workload['category']} {workload['seed']}")
             scheduler.new_token_ratio_tracker.reset()  # `on_idle`
             if given == len(arrivals):
                 return steps
-            step = arrivals[given]["step"]
-            continue
-        steps.append([step, sorted([int(r.rid), tokens_of(r, last)] for r in last.reqs)])
-        step += 1
-        told(last, scheduler, asked_by_id)
+            now = arrivals[given]["step"]
+        if (last if ahead else batch) is not None:
+            told_batch, now = scheduler.result_queue.popleft()
+            told(told_batch, scheduler, asked_by_id)
+        if batch is not None:
+            end = begin + 1
+        last = batch
 
 
 def tokens_of(request, batch):
@@ -101,8 +112,9 @@ def tokens_of(request, batch):
 def told(batch, scheduler, asked_by_id):
     """What `process_batch_result` does with the tokens of a step."""
     decodes = batch.forward_mode.is_decode()
-    batch.input_ids = torch.zeros(len(batch.reqs), dtype=torch.int64)
     for request in batch.reqs:
+        if request.finished() or request.is_retracted:
+            continue
         if not decodes and request.inflight_middle_chunks > 0:
             request.inflight_middle_chunks -= 1
             continue
@@ -156,10 +168,13 @@ def scheduler_for(rules):
     s.priority_scheduling_preemption_threshold = 0
     s.processed_tokens_counter = 0
     s.waiting_queue = []
+    s.result_queue = deque()
+    s.enable_skip_finishing_decode = rules["async_scheduling"]
     s.running_batch = ScheduleBatch(reqs=[], batch_is_full=False)
     s.spec_algorithm = SpeculativeAlgorithm.NONE
     s.disaggregation_mode = DisaggregationMode.NULL
-    s.enable_overlap = s.enable_priority_preemption = s.is_hybrid_swa = False
+    s.enable_overlap = rules["async_scheduling"]
+    s.enable_priority_preemption = s.is_hybrid_swa = False
     s._prefill_decode_interval_remaining = s.prefill_decode_interval = 0
     s.device = "cpu"
     s.model_config = SimpleNamespace(vocab_size=VOCABULARY, is_encoder_decoder=False)

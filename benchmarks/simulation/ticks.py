@@ -300,14 +300,7 @@ def main() -> None:
             for workload, ticks in zip(workloads, theirs, strict=True)
         ]
         arguments.record.write_text("".join(rows))
-    for asynchronous in (False, True):
-        chosen = [
-            (workload, ticks)
-            for workload, ticks in zip(workloads, theirs, strict=True)
-            if workload["rules"]["async_scheduling"] == asynchronous
-        ]
-        print(f"\n{'asynchronous' if asynchronous else 'synchronous'} scheduling\n")
-        report(chosen)
+    report(list(zip(workloads, theirs, strict=True)))
 
 
 def merged(ticks: list[Tick]) -> list[list[Any]]:
@@ -325,6 +318,18 @@ def report(
     schedules: list[tuple[Workload, list[Tick]]],
     categories: Iterable[str] = CATEGORIES,
     played: Callable[[Workload], tuple[list[Tick], Scheduler]] = our_ticks,
+) -> None:
+    """A table of synchronous scheduling, and one of asynchronous."""
+    for asynchronous in (False, True):
+        print(f"\n{'asynchronous' if asynchronous else 'synchronous'} scheduling\n")
+        rows = [row for row in schedules if row[0]["rules"]["async_scheduling"] is asynchronous]
+        _table(rows, categories, played)
+
+
+def _table(
+    schedules: list[tuple[Workload, list[Tick]]],
+    categories: Iterable[str],
+    played: Callable[[Workload], tuple[list[Tick], Scheduler]],
 ) -> None:
     print("| category | workloads | identical | steps | identical | preemptions | cached tokens |")
     print("|---|---|---|---|---|---|---|")
@@ -349,7 +354,7 @@ def _line(name: str, row: np.ndarray) -> str:
     workloads, whole, steps, same, preemptions, cached, prompts = (int(count) for count in row)
     return (
         f"| {name} | {workloads} | {whole} | {steps:,} | {same / steps:.2%} "
-        f"| {preemptions:,} | {cached / prompts:.1%} |"
+        f"| {preemptions:,} | {cached / max(prompts, 1):.1%} |"
     )
 
 

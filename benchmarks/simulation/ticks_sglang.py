@@ -29,12 +29,16 @@ SGLANG_SIDE = Path(__file__).with_name("sglang_ticks.py")
 
 
 def random_workload(category: str, seed: int) -> Workload:
-    """A workload of one category; odd seeds have answers whose lengths the server knows."""
+    """A workload of one category.
+
+    Of odd seeds the server knows the lengths of answers; two of four compose steps ahead.
+    """
     rng = np.random.default_rng([sorted(CATEGORIES).index(category), seed])
     workload = {"category": category, "seed": seed, **CATEGORIES[category](rng)}
     config = workload["rules"]
-    for name in ("policy", "async_scheduling", "max_model_len"):
+    for name in ("policy", "max_model_len"):
         config.pop(name)
+    config["async_scheduling"] = seed // 2 % 2 == 1
     config["block_tokens"] = 1
     variant = {
         "max_prefill_tokens": int(rng.integers(50, 400)),
@@ -43,7 +47,7 @@ def random_workload(category: str, seed: int) -> Workload:
         "mixed_chunk": False,
         "ignore_eos": seed % 2 == 1,
     }
-    config["variant"] = {"type": "SglangVariant"} | variant | workload.pop("variant", {})
+    config["variant"] = {"type": "prefill_first"} | variant | workload.pop("variant", {})
     return workload
 
 

@@ -9,6 +9,7 @@ from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf import performance_at
 from servetune.perf.roofline import PlannedRun, predict_runs
+from servetune.perf.roofline.factors import plan_coefficients
 from servetune.perf.sim import simulate
 from servetune.plan import Plan
 from servetune.workload import LengthLaws, Poisson, Workload
@@ -20,9 +21,13 @@ PEOPLE = Workload.of(LengthLaws.ranged(300, 60, 0.0), request_count=80, concurre
 
 
 def records(load: Workload, machine: str = "L4", *, ahead: bool | None = None, **fields: object):  # type: ignore[no-untyped-def]
+    """With steps as long as they are where the plan says nothing."""
     extra = () if ahead is None else (("async_scheduling", ahead),)
-    plan = Plan(model="m", extra=extra, **fields)  # type: ignore[arg-type]
-    return simulate(plan, SHAPE, node(gpu=machine), load).records
+    device = node(gpu=machine)
+    silent = Plan(model="m", **fields)  # type: ignore[arg-type]
+    plan = msgspec.structs.replace(silent, extra=extra)
+    coefficients = plan_coefficients(device.device, silent)
+    return simulate(plan, SHAPE, device, load, coefficients=coefficients).records
 
 
 @pytest.mark.parametrize(
@@ -126,6 +131,36 @@ def test_a_setting_says_whether_steps_are_composed_ahead(ahead: bool) -> None:
         assert told_now == now
 
 
-def test_other_engines_do_not_compose_ahead() -> None:
-    silent = records(OPEN, engine="sglang")
-    assert silent == records(OPEN, engine="sglang", ahead=False)
+@pytest.mark.parametrize(("release", "ahead"), [("0.5.9", True), ("0.3.6", False)])
+def test_sglang_composes_ahead_from_its_fourth_release_on(release: str, ahead: bool) -> None:
+    """By formula and simulated, unless it is told not to."""
+    machine, lengths = node(gpu="H100"), LengthLaws.fixed(300, 200)
+    load = Workload.of(lengths, request_count=200, arrivals=Poisson(8.0))
+    ttft_ms, tpot_ms, simulated_ms = [], [], []
+    for extra in ((), (("disable_overlap_schedule", True),)):
+        plan = Plan(model="m", engine="sglang", engine_version=release, extra=extra)
+        run = PlannedRun(
+            shape=SHAPE,
+            node=machine,
+            plan=plan,
+            lengths=lengths,
+            concurrency=1,
+            request_count=200,
+            protocol="open",
+            rate_per_s=8.0,
+            warmed=True,
+        )
+        [prediction] = predict_runs([run])
+        ttft_ms.append(prediction.point.ttft_ms)
+        tpot_ms.append(prediction.point.tpot_ms)
+        found = simulate(plan, SHAPE, machine, load).records
+        simulated_ms.append(1e3 * sum(each.ttft_s or 0.0 for each in found) / len(found))
+    assert (ttft_ms[0] > ttft_ms[1] + 2) is ahead
+    assert (tpot_ms[1] > tpot_ms[0] + 0.5) is ahead  # the device waits for the host
+    assert (simulated_ms[0] > simulated_ms[1] + 2) is ahead
+    assert ttft_ms[0] == pytest.approx(simulated_ms[0], rel=0.15)
+
+
+def test_tgi_does_not_compose_ahead() -> None:
+    silent = records(OPEN, engine="tgi")
+    assert silent == records(OPEN, engine="tgi", ahead=False)

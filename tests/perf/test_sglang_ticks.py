@@ -11,31 +11,37 @@ from benchmark_scripts import script
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "sglang_ticks.jsonl"
-#: Where memory is short and beginnings are shared, SGLang's tree gives up whole leaves.
-INEXACT = ("shared prefixes, retraction",)
+#: Where memory is short and beginnings are shared, SGLang's tree gives up whole leaves; and who is
+#: put back while a step that was composed ahead runs loses that step's token there.
+INEXACT = {
+    *(("shared prefixes, retraction", seed) for seed in range(1000, 1004)),
+    ("retraction", 1002),
+    ("retraction, no radix cache", 1002),
+    ("mixed chunks", 1002),
+}
 
 
 sglang = script("simulation/ticks_sglang.py")
 RECORDED = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
 
 
+def _exact(row) -> bool:  # type: ignore[no-untyped-def]
+    return (row["category"], row["seed"]) not in INEXACT
+
+
 def _name(row) -> str:  # type: ignore[no-untyped-def]
     return f"{row['category'].replace(' ', '-')}-{row['seed']}"
 
 
-@pytest.mark.parametrize(
-    "recorded", [row for row in RECORDED if row["category"] not in INEXACT], ids=_name
-)
+@pytest.mark.parametrize("recorded", [row for row in RECORDED if _exact(row)], ids=_name)
 def test_every_step_has_the_requests_and_tokens_that_sglang_recorded(recorded) -> None:
     ours, scheduler = sglang.our_ticks(recorded)
     assert sglang.ticks.merged(ours) == recorded["runs"]
     assert scheduler.cache.free_blocks == scheduler.cache.capacity_blocks
 
 
-@pytest.mark.parametrize(
-    "recorded", [row for row in RECORDED if row["category"] in INEXACT], ids=_name
-)
-def test_nine_of_ten_steps_are_sglangs_where_its_tree_forgets_otherwise(recorded) -> None:
+@pytest.mark.parametrize("recorded", [row for row in RECORDED if not _exact(row)], ids=_name)
+def test_nine_of_ten_steps_are_sglangs_where_it_forgets_otherwise(recorded) -> None:
     expected = [
         [first + i, content] for first, count, content in recorded["runs"] for i in range(count)
     ]
@@ -62,3 +68,12 @@ def test_with_another_rule_the_recorded_steps_are_missed(category, limits) -> No
             other = recorded | {"rules": config | {"variant": config["variant"] | limits}}
             missed += sglang.ticks.merged(sglang.our_ticks(other)[0]) != recorded["runs"]
     assert missed
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_steps_composed_ahead_are_others(ahead: bool) -> None:
+    for recorded in RECORDED:
+        if recorded["category"] == "chunked prefill" and recorded["rules"]["async_scheduling"]:
+            rules = recorded["rules"] | {"async_scheduling": ahead}
+            ours, _ = sglang.our_ticks(recorded | {"rules": rules})
+            assert (sglang.ticks.merged(ours) == recorded["runs"]) is ahead

@@ -178,7 +178,6 @@ def test_a_past_release_may_have_settings_that_are_not_known_here():
     [
         ('speculative_config={"num_speculative_tokens": 3}', "of 3 drafted tokens are accepted"),
         ("disable_cuda_graph=true", ""),
-        ("disable_overlap_schedule=true", "not priced: disable_overlap_schedule"),
         ("speculative_algorithm=EAGLE3", "not priced: speculative_algorithm"),
     ],
 )

@@ -98,6 +98,8 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
             none has its rows.
         coefficients: Paths of `perf.roofline.Coefficients` to values that differ.
         on_amd: Coefficients that differ on AMD's silicon alone.
+        in_series: Least coefficients where it was told to compose a step when the one before has
+            ended (`Behaviour.ahead`), so that the device waits for the host.
         experts: Architecture to the shares that products of experts reach, by their path.
         host_share: Architecture to the share of the host's times, launches among them, that is left
             on machines of its devices, whose processors are newer than those of the coefficients.
@@ -117,6 +119,7 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
     table_names: tuple[str, ...] = ()
     coefficients: Mapping[str, bool | int | float] = MappingProxyType({})
     on_amd: Mapping[str, bool | int | float] = MappingProxyType({})
+    in_series: Mapping[str, float] = MappingProxyType({})
     experts: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     host_share: Mapping[str, float] = MappingProxyType({})
     eras: tuple[Era, ...] = ()
@@ -328,6 +331,20 @@ class AttentionRanks(msgspec.Struct, frozen=True, kw_only=True):
     shared_limit: bool = False
 
 
+class Ahead(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps that are composed while the one before runs.
+
+    Attributes:
+        since: First release that does so unasked, major and minor.
+        setting: Setting that turns it on or off.
+        turns_off: Whether that setting only turns it off.
+    """
+
+    since: tuple[int, int]
+    setting: str
+    turns_off: bool = False
+
+
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     """Scheduler and division of memory of an engine.
 
@@ -338,8 +355,8 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
         release: Release whose scheduler and defaults predictions follow.
         comparison: Comparison of the simulated scheduler with the engine's own, with its figures
             (`benchmarks/simulation/README.md`); empty where another engine's was compared.
-        composes_ahead_since: First release that schedules a step while the one before it runs,
-            major and minor; `None` for none.
+        ahead: Releases and setting of steps that are composed while the one before runs; `None`
+            where none is.
         routing: Rule by which a data-parallel rank is chosen for a request.
         transfers_cache: Whether a sequence's cache can move to another server of its kind.
         must_hold_longest: Whether it refuses to start where its cache is smaller than one
@@ -368,7 +385,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: Literal["mixed", "prefill_first", "interrupting"] = "mixed"
     release: str = ""
     comparison: str = ""
-    composes_ahead_since: tuple[int, int] | None = None
+    ahead: Ahead | None = None
     routing: Literal["cache_pressure", "round_robin"] = "cache_pressure"
     transfers_cache: bool = False
     must_hold_longest: bool = False
@@ -392,6 +409,8 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
         """Names of settings of no field of a plan that its memory and its steps depend on."""
         front, pool = self.front_end, self.state_pool
         names = {front.processes, front.interval, self.sampling.setting, "disable_radix_cache"}
+        if self.ahead is not None:
+            names.add(self.ahead.setting)
         return frozenset(names | (pool.settings if pool else set()))
 
     def default_max_seqs(self, plan: Plan, shape: NetworkShape) -> int | None:
@@ -402,27 +421,36 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
         compressed = any(isinstance(each.mixer, CompressedAttention) for each in shape.layers)
         return self.compressed_attention_max_seqs if compressed else None
 
+    def told_ahead(self, plan: Plan) -> bool | None:
+        """Whether its setting says that steps are composed ahead; `None` where none does."""
+        asked = _settings(plan).get(self.ahead.setting) if self.ahead else None
+        if self.ahead is None or not isinstance(asked, bool):
+            return None
+        if self.ahead.turns_off:
+            return False if asked else None
+        return asked
+
     def composes_ahead(self, plan: Plan, device: Device, version: str = "") -> bool:
         """Whether steps are composed ahead, so that what arrives misses one.
 
-        As `async_scheduling` says; where nobody says, not on CPUs, nor with pipeline parallelism.
-        It would with drafts of a layer of their own, but those are simulated with steps composed
-        one after another.
+        As the plan's setting says; where it says nothing, not on CPUs, nor with pipeline
+        parallelism. It would with drafts of a layer of their own, but those are simulated with
+        steps composed one after another.
 
         Args:
             plan: Resolved plan.
             device: Its device.
             version: Release; the plan's if empty, and the present one where neither is known.
         """
-        if self.composes_ahead_since is None:
+        if self.ahead is None:
             return False
-        asked = _settings(plan).get("async_scheduling")
-        if isinstance(asked, bool):
-            return asked and not plan.draft_tokens
+        told = self.told_ahead(plan)
+        if told is not None:
+            return told and not plan.draft_tokens
         if device.architecture == "cpu":
             return False
         release = release_numbers(version or plan.engine_version or "")
-        if release is not None and release < self.composes_ahead_since:
+        if release is not None and release < self.ahead.since:
             return False
         return plan.pipeline_parallel == 1 and not plan.draft_tokens and not plan.prefill_replicas
 

@@ -359,3 +359,9 @@ def changed(
     for part, changes in by_part.items():
         fields[part] = msgspec.structs.replace(getattr(coefficients, part), **changes)
     return msgspec.structs.replace(coefficients, **fields)
+
+
+def at_least(coefficients: Coefficients, least: Mapping[str, float]) -> Coefficients:
+    """Coefficients of which those at some paths are no less than these."""
+    values = {path: max(value, value_at(coefficients, path)) for path, value in least.items()}
+    return changed(coefficients, values)

@@ -29,7 +29,7 @@ from servetune.engines.behaviour import FilterCost, PenaltyCost
 from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape
 from servetune.perf.copies import host_fraction
-from servetune.perf.roofline.coefficients import Coefficients, changed, value_at
+from servetune.perf.roofline.coefficients import Coefficients, at_least, changed, value_at
 from servetune.perf.roofline.tables import (
     architecture_of,
     host_share,
@@ -108,7 +108,12 @@ def fit() -> Fit:
 
 @functools.lru_cache(maxsize=4096)
 def coefficients_for(
-    device: Device, engine: str = DEFAULT_ENGINE, version: str = "", *, eager: bool = False
+    device: Device,
+    engine: str = DEFAULT_ENGINE,
+    version: str = "",
+    *,
+    eager: bool = False,
+    in_series: bool = False,
 ) -> Coefficients:
     """The coefficients of the device's architecture under an engine, corrected by the fit.
 
@@ -117,6 +122,7 @@ def coefficients_for(
     Args:
         version: Release of the engine; the present generation if empty.
         eager: Whether it has neither graphs nor compiled layers (`Plan.enforce_eager`).
+        in_series: Whether it was told to compose a step when the one before has ended.
     """
     table = table_for(device, engine, version)
     scopes = scopes_of(device, engine, version)
@@ -124,6 +130,8 @@ def coefficients_for(
         name = f"{table.name}/fit-{fit().version}"
         table = corrected(table, fit().factor, scopes, name=name)
     table = under_power(table, device)
+    if in_series:
+        table = at_least(table, step_law_facts(engine).in_series)
     return _eager(table, host_share(device, engine)) if eager else table
 
 
@@ -140,11 +148,8 @@ def _eager(compiled: Coefficients, host_share: float) -> Coefficients:
     """Coefficients of an engine that runs its network layer by layer in Python."""
     if not compiled.launch.layer_s:  # a processor launches nothing
         return compiled
-    least = {
-        path: max(host_share * value, value_at(compiled, path))
-        for path, value in EAGER_LEAST.items()
-    }
-    return changed(compiled, least | dict.fromkeys(EAGER_NONE, 0))
+    least = {path: host_share * value for path, value in EAGER_LEAST.items()}
+    return changed(at_least(compiled, least), dict.fromkeys(EAGER_NONE, 0))
 
 
 def plan_coefficients(device: Device, plan: Plan) -> Coefficients:
@@ -153,7 +158,8 @@ def plan_coefficients(device: Device, plan: Plan) -> Coefficients:
     Copies on one machine wait for what they share, so each of their steps is longer by as much.
     """
     version, eager = plan.engine_version or "", bool(plan.enforce_eager)
-    plain = coefficients_for(device, plan.engine, version, eager=eager)
+    in_series = engine(plan.engine).behaviour.told_ahead(plan) is False
+    plain = coefficients_for(device, plan.engine, version, eager=eager, in_series=in_series)
     return plain if plan.replicas == 1 else _among(plain, plan.replicas)
 
 

@@ -295,7 +295,7 @@ class PrefillFirstSteps(OpenSteps):
         held_s = np.minimum(held_s, np.maximum(0.0, runs.requests - 1) * self._lone_s)
         if not lasting:
             held_s = held_s * self._share_held(held_s + runs.steps * plain_s)
-        return self._times(chain, step_s, plain_s + held_s / runs.steps)
+        return self._times(chain, found.step_s, plain_s + held_s / runs.steps)
 
     def _prompts_s(self, prompts: Array) -> Array:
         """Steps that compute so many prompts, each as long as it happens to be."""

@@ -90,10 +90,12 @@ class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def coefficients(self) -> Coefficients:
         """Coefficients of its engine on its device."""
-        engine = self.engine or self.plan.engine
+        name = self.engine or self.plan.engine
         version = self.engine_version or self.plan.engine_version or ""
         eager = bool(resolved(self.plan, self.shape, self.node.device).enforce_eager)
-        return coefficients_for(self.node.device, engine, version, eager=eager)
+        in_series = engine(self.plan.engine).behaviour.told_ahead(self.plan) is False
+        device = self.node.device
+        return coefficients_for(device, name, version, eager=eager, in_series=in_series)
 
 
 class PredictedRun(msgspec.Struct, frozen=True, kw_only=True):

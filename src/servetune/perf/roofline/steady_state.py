@@ -420,7 +420,7 @@ class SteadyState:
         others, decoding = (placed - 1) / placed, max(1.0, running)
         per_step = running / self._decode_steps * others
         if self._scheduling.separate_prefill:
-            alone_s, _ = self._between_decodes(per_step, decoding)
+            alone_s, _ = self._between_decodes(per_step, decoding, others)
         else:
             alone_s, _ = self._among_decodes(per_step, decoding, others)
         ttft_s = self.at(concurrency).ttft_ms / MS_PER_S
@@ -532,11 +532,11 @@ class SteadyState:
             first_s, tau_s = float(found.wait_s + found.own_s), float(found.tau_s)
             most_per_s = float(found.most_per_s)
         elif self._scheduling.separate_prefill:
-            first_s, tau_s = self._between_decodes(running / self._decode_steps * others, decoding)
+            per_step = running / self._decode_steps * others
+            first_s, tau_s = self._between_decodes(per_step, decoding, others)
         else:
-            first_s, tau_s = self._among_decodes(
-                running / self._decode_steps * others, decoding, others
-            )
+            per_step = running / self._decode_steps * others
+            first_s, tau_s = self._among_decodes(per_step, decoding, others)
         return _Balance(first_factor * outside_s, first_factor * first_s, tau_s, most_per_s)
 
     def _clump_s(self, share: float) -> float:
@@ -638,7 +638,9 @@ class SteadyState:
         residual_s = others * squares / (2 * tau_s)  # of the step in progress on arrival
         return residual_s + others * self._missed_steps * tau_s + own_s, tau_s
 
-    def _between_decodes(self, per_step: float, decoding: float) -> tuple[float, float]:
+    def _between_decodes(
+        self, per_step: float, decoding: float, others: float
+    ) -> tuple[float, float]:
         """Seconds to the first token and between tokens where nobody decodes beside prompts."""
         plain_s = self._decode_s(decoding)
         if not per_step:
@@ -649,8 +651,9 @@ class SteadyState:
         group_s = self._alone_s(taken) * group / taken
         tau_s = plain_s + group_s / period
         wait_s = (plain_s**2 + group_s**2 / period) / (2 * tau_s)
+        step_s = tau_s * period / (period + group / taken)  # of those with prompts, too
         own = min(1 + per_step / period, self._prompts_taken)
-        return wait_s + self._alone_s(own), tau_s
+        return wait_s + others * self._missed_steps * step_s + self._alone_s(own), tau_s
 
     def _alone_s(self, prompts: Number) -> float:
         """Seconds of the steps that compute `prompts` prompts while nobody decodes."""

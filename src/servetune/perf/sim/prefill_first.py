@@ -21,8 +21,12 @@ TGI (`router/src/infer.rs` of 1.x, `backends/v3/src/queue.rs` and `backend.rs` o
 read 2026-11) keeps room for the whole answer, so nobody is put back, and lets prompts wait until
 there are enough of them or long enough. It is written in Rust and was read, not run.
 
-Left out: SGLang's overlap of scheduling with the device, its priorities, and that its tree gives up
-whole leaves where ours gives up blocks; TGI's padding.
+Where it composes a step while the one before runs, what arrived meanwhile and the tokens of that
+step are not known yet: who ended in it keeps place and blocks, and gets no further token; if there
+is no room for the next one, that step is read before anybody is put back.
+
+Left out: SGLang's priorities, that its tree gives up whole leaves where ours gives up blocks, and
+that who is put back loses the token of the step that runs; TGI's padding.
 """
 
 from __future__ import annotations
@@ -73,20 +77,25 @@ class PromptStepScheduler(Scheduler):
     def plan(self, now_s: float) -> float | None:
         """Take prompts, else decode; the end of it, or `None` when idle."""
         self._start_s = now_s
+        self._see_arrivals(before=self.steps + 1)
         while True:
             self._parts = []
             self._take_prompts()
             self._prompts_only = bool(self._parts) and not self._mixes
             preempted_before = self.preemptions
-            if self._decoding and not self._prompts_only:
-                self._reserve_blocks()
+            decodes = bool(self._decoding) and not self._prompts_only and self._reserve_blocks()
+            # What was composed ahead may look different in the step after.
+            late = bool(self._unseen or self._leaving) or self.preemptions > preempted_before
+            self._let_go()
             if self._prompts_only:
                 self._planned_ends_s = [now_s + self._prompts_s()]
             elif self._parts:
                 self._planned_ends_s = [now_s + self._mixed_step_s()]
-            elif self._decoding:
-                self._planned_ends_s = self._decode_run(now_s, single=self._looks_again)
-            elif self.preemptions > preempted_before:
+            elif decodes:
+                single = self._looks_again or bool(self._unseen)
+                self._planned_ends_s = self._decode_run(now_s, single=single)
+            elif late:  # a step without tokens takes no time
+                self._see_arrivals()
                 continue
             else:
                 self._planned_ends_s = []
@@ -149,8 +158,8 @@ class PromptStepScheduler(Scheduler):
         """Fill `_parts` with what the next step computes, if anything."""
 
     @abstractmethod
-    def _reserve_blocks(self) -> None:
-        """Take the blocks of the next decoding step."""
+    def _reserve_blocks(self) -> bool:
+        """Take the blocks of the next decoding step; whether there is anybody to decode."""
 
     def _prefills_done(self, step: int) -> list[Sequence]:
         return super()._prefills_done(step) if self._parts else []
@@ -230,11 +239,14 @@ class PrefillFirstScheduler(PromptStepScheduler):
         self._riding = False  # in the planned step those that decode ride along with prompts
         self._from_idle = False  # nobody decoded when the planned step was composed
         self._awaited_blocks = 0  # of the cache's, that are this scheduler's
+        # What is not known of the step before, where the next one is composed while it runs:
+        self._all_gained = False  # a token of all that decode
+        self._gained_first: set[int] = set()  # the first one of some, by index
+        self._unread: list[tuple[Sequence, int]] = []  # prompts, with the blocks of what they have
 
     def plan(self, now_s: float) -> float | None:
         """Plan the next steps; when idle, forget the guess of answers' lengths."""
         self._retracted = False
-        self._from_idle = not self._decoding
         end_s = super().plan(now_s)
         if end_s is None:
             self._ratio = self._first_ratio
@@ -252,8 +264,12 @@ class PrefillFirstScheduler(PromptStepScheduler):
                 self._note_firsts(self._planned_ends_s[-1])
         # A batch that prompts begin, or that they leave again, has not found itself full.
         fresh = bool(self._parts) and (self._from_idle or not self._prompts_only)
+        ahead, self._all_gained = self._config.async_scheduling, False
+        if ahead:
+            self._all_gained = not self._prompts_only
+            self._gained_first = {each.index for each, _ in self._parts}
         ended = super().commit()
-        if ended or fresh or self._cut is not None:
+        if (ended and not ahead) or fresh or self._cut is not None:
             self._full = False
         return ended
 
@@ -286,12 +302,22 @@ class PrefillFirstScheduler(PromptStepScheduler):
     def _looks_again(self) -> bool:
         return bool(self._waiting) and not self._full
 
+    def _let_go(self) -> None:
+        """The step before has been read: those who ended leave, and prompts are found."""
+        if self._leaving:
+            self._full = False
+        super()._let_go()
+        for sequence, blocks in self._unread:
+            self.cache.remember(sequence, blocks)
+        self._unread = []
+
     def _take_prompts(self) -> None:
-        if not self._decoding:
+        self._from_idle = not (self._decoding or self._leaving)
+        if self._from_idle:
             self._full = False
         if self._cut is None and (self._full or not self._waiting):
             return
-        if self._cut is None and len(self._decoding) >= self._config.max_num_seqs:
+        if self._cut is None and self._in_step >= self._config.max_num_seqs:
             self._full = True
             return
         left = self._left_of_step()
@@ -308,7 +334,7 @@ class PrefillFirstScheduler(PromptStepScheduler):
 
     def _left_of_step(self) -> _Left:
         config, variant = self._config, self._variant
-        mixed_tokens = len(self._decoding) if variant.mixed_chunk else 0
+        mixed_tokens = self._in_step if variant.mixed_chunk else 0
         chunk_tokens = config.max_num_batched_tokens if config.chunked_prefill else _NO_LIMIT
         others_blocks = self.cache.awaited_blocks - self._awaited_blocks
         free_tokens = (self.cache.free_blocks - others_blocks) * config.block_tokens
@@ -334,7 +360,7 @@ class PrefillFirstScheduler(PromptStepScheduler):
     def _take_first(self, left: _Left) -> bool:
         """Admit who waits first; whether another may be looked at."""
         config, cache, size = self._config, self.cache, self._config.block_tokens
-        if len(self._decoding) + len(self._parts) >= config.max_num_seqs:
+        if self._in_step >= config.max_num_seqs:
             self._full = True
         if self._full:
             return False
@@ -349,7 +375,7 @@ class PrefillFirstScheduler(PromptStepScheduler):
         blocks = cache.blocks_for(length) - hit.blocks + hit.free_blocks
         fits = self._fits(sequence, missing, left, found_tokens)
         if not fits or blocks > cache.free_blocks:  # blocks: a state needs some too
-            self._full = bool(self._parts or self._decoding)
+            self._full = self._in_step > 0
             return False
         if not config.chunked_prefill and self._parts and self._paged(missing) >= left.prompts:
             return False
@@ -383,7 +409,7 @@ class PrefillFirstScheduler(PromptStepScheduler):
             return False
         state = self._state(sequence)
         if left.states is None:
-            others = [*self._decoding.values(), *(part for part, _ in self._parts)]
+            others = [*self._decoding.values(), *self._leaving, *(part for part, _ in self._parts)]
             left.states = [state, *map(self._state, others)]
             left.states = sorted(
                 (each for each in left.states if each[0] > 0), key=lambda each: each[0]
@@ -399,13 +425,23 @@ class PrefillFirstScheduler(PromptStepScheduler):
         return True
 
     def _state(self, sequence: Sequence) -> tuple[int, int]:
-        got = self._got(sequence) if sequence.index in self._decoding else sequence.generated
+        if sequence in self._leaving:
+            got = sequence.output_tokens - 1
+        else:
+            got = self._got(sequence) if sequence.index in self._decoding else sequence.generated
         return sequence.output_tokens - got, sequence.prompt_tokens + got
 
-    def _reserve_blocks(self) -> None:
-        """Put back whom the next step has no room for, and take its blocks."""
+    def _reserve_blocks(self) -> bool:
+        """Put back whom the next step has no room for, and take its blocks.
+
+        Where those who ended in the step before leave room, the step waits until it was read.
+        """
         step, size = len(self.ends_s), self._config.block_tokens
         if self._growth_blocks(step, 1) > self.cache.free_blocks:
+            if self._leaving:
+                self._all_gained = False
+                self._gained_first = set()
+                return False
             # Fewest tokens first, of these the longest prompt, until one step fits.
             order = sorted(
                 self._decoding.values(),
@@ -424,6 +460,7 @@ class PrefillFirstScheduler(PromptStepScheduler):
             self._full = False
             self._retracted = True
         self.cache.take(self._growth_blocks(step, 1))
+        return bool(self._decoding)
 
     def _preempt(self, sequence: Sequence, *, ahead: bool = False) -> None:
         super()._preempt(sequence, ahead=ahead)
@@ -435,16 +472,18 @@ class PrefillFirstScheduler(PromptStepScheduler):
         return min(sequence.computed, sequence.to_compute)
 
     def _got(self, sequence: Sequence) -> int:
-        """Tokens of a decoding sequence so far."""
-        return sequence.generated + len(self.ends_s) - sequence.first_step
+        """Tokens of a decoding sequence so far, as far as they are known."""
+        unknown = self._all_gained or sequence.index in self._gained_first
+        return sequence.generated + len(self.ends_s) - sequence.first_step - unknown
 
     def _promised_tokens(self) -> float:
         """Tokens kept free for the answers of decoding sequences."""
         share = 1.0 if self._variant.ignore_eos else self._ratio
-        return sum(
+        decoding = sum(
             min(each.output_tokens - self._got(each), _MOST_NEW_TOKENS) * share
             for each in self._decoding.values()
         )
+        return decoding + len(self._leaving) * share
 
     def _paged(self, tokens: int) -> int:
         size = self._config.block_tokens
@@ -486,7 +525,11 @@ class PrefillFirstScheduler(PromptStepScheduler):
         ended = super()._prefills_done(step)
         for sequence, _ in parts:  # unlike vLLM's, prompts are found from here on
             if sequence.keys and sequence not in ended:
-                self.cache.remember(sequence, sequence.computed // self._config.block_tokens)
+                blocks = sequence.computed // self._config.block_tokens
+                if self._config.async_scheduling and sequence is not self._cut:
+                    self._unread.append((sequence, blocks))
+                else:
+                    self.cache.remember(sequence, blocks)
         return ended
 
 
@@ -580,8 +623,9 @@ class InterruptingScheduler(PromptStepScheduler):
         kept = sequence.prompt_tokens + sequence.output_tokens - 1
         return self.cache.blocks_for(kept + self._config.draft_tokens)
 
-    def _reserve_blocks(self) -> None:
+    def _reserve_blocks(self) -> bool:
         """Every answer has its room from the beginning."""
+        return True
 
     def _end(self, sequence: Sequence, length: int, blocks: int) -> None:
         self._promised -= sequence.prompt_tokens + sequence.output_tokens

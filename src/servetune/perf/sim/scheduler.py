@@ -168,7 +168,7 @@ class Scheduler:
     def plan(self, now_s: float) -> float | None:
         """Compose what runs next from `now_s` on; the end of it, or `None` when idle."""
         self._start_s = now_s
-        self._see_arrivals(before=len(self.ends_s) + 1)
+        self._see_arrivals(before=self.steps + 1)
         while True:
             self._parts = []
             preempted_before = self.preemptions
@@ -203,7 +203,7 @@ class Scheduler:
         """
         kept = self._steps_to_keep(now_s)
         if self._config.async_scheduling:
-            first_step_after = len(self.ends_s) + kept
+            first_step_after = self.steps + kept
             recent: deque[Sequence] = deque()
             while self._unseen and self._unseen[-1][0] > first_step_after:
                 recent.appendleft(self._unseen.pop()[1])
@@ -325,7 +325,7 @@ class Scheduler:
 
     @property
     def _first_unplanned_step(self) -> int:
-        return len(self.ends_s) + len(self._planned_ends_s)
+        return self.steps + len(self._planned_ends_s)
 
     def _see_arrivals(self, before: float = math.inf) -> None:
         """Queue what may be seen by steps `before` one, all of it by default."""

@@ -18,7 +18,6 @@ from servetune.plan import Plan, Setting
 #: Settings of `Plan.extra` that are read, here and in `scheduler_choice`.
 _READ_SETTINGS = frozenset(
     {
-        "async_scheduling",
         "enable_mixed_chunk",
         "load_balance_method",
         "max_batch_total_tokens",
@@ -65,8 +64,8 @@ def scheduler_config_of(
             "scheduling_policy", str(further["scheduling_policy"]), ("fcfs", "priority")
         )
     policy: QueueOrder = "priority" if further.get("scheduling_policy") == "priority" else "fcfs"
-    ahead = further.get("async_scheduling")
-    if plan.draft_tokens and (policy == "priority" or ahead is True):
+    told = engine(plan.engine).behaviour.told_ahead(plan)
+    if plan.draft_tokens and (policy == "priority" or told):
         raise NotSimulated(
             f"drafted tokens are not simulated with "
             f"{'scheduling_policy=priority' if policy == 'priority' else 'async_scheduling'}: "
@@ -99,7 +98,7 @@ def scheduler_config_of(
         state_blocks=state_blocks,
         prefix_caching=caches_prefixes(plan, divided),
         policy=policy,
-        async_scheduling=composes_ahead if ahead is None else ahead is True,
+        async_scheduling=composes_ahead if told is None else told,
         draft_tokens=plan.draft_tokens or 0,
         draft_acceptance_fraction=acceptance_of(plan) if plan.draft_tokens else 0.0,
         lookahead_tokens=drafts_on_device(plan),
