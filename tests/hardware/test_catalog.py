@@ -164,7 +164,7 @@ def test_silicon_without_bf16_serves_in_fp16():
     assert halves == {
         found.name for found in load_devices().values() if found.architecture in without_bf16
     }
-    assert len(halves) == 27
+    assert len(halves) == 28
 
 
 def test_a_die_of_two_is_one_device_where_the_driver_shows_it():
