@@ -93,6 +93,18 @@ def _shared(rng: np.random.Generator, *, lpm: bool = False, tight: bool = False)
     return workload | {"variant": {"longest_prefix_first": lpm}}
 
 
+def _tiny(rng: np.random.Generator) -> Workload:
+    """A few short requests in a cache where each token counts, often without its prefixes."""
+    config = ticks._config(rng, prefix_caching=bool(rng.random() < 0.5))
+    requests = ticks._requests(rng, count=8, longest=14)
+    for asked in requests:
+        asked["step"], asked["output_tokens"] = int(rng.integers(12)), int(rng.integers(1, 16))
+    longest = max(asked["input_tokens"] + asked["output_tokens"] for asked in requests)
+    config["capacity_blocks"] = int(longest * rng.uniform(1.2, 3.5)) + 3
+    config["max_num_seqs"] = int(rng.integers(2, 6))
+    return {"rules": config, "requests": requests}
+
+
 def _of_ticks(
     make: Callable[[np.random.Generator], Workload], rng: np.random.Generator
 ) -> Workload:
@@ -110,6 +122,7 @@ CATEGORIES: Mapping[str, Callable[[np.random.Generator], Workload]] = {
     "shared prefixes, retraction": lambda rng: _shared(rng, tight=True),
     "shared prefixes, longest first": lambda rng: _shared(rng, lpm=True),
     "conversations": lambda rng: _of_ticks(ticks._conversations, rng),
+    "very small caches": _tiny,
     "traces with block hashes": lambda rng: _of_ticks(ticks._traced, rng),
 }
 

@@ -7,7 +7,7 @@ import pytest
 
 from servetune.hardware import node
 from servetune.models import load_shape
-from servetune.perf import performance_at
+from servetune.perf import RunOptions, performance_at
 from servetune.perf.roofline import PlannedRun, predict_runs
 from servetune.perf.roofline.factors import plan_coefficients
 from servetune.perf.sim import simulate
@@ -161,6 +161,88 @@ def test_sglang_composes_ahead_from_its_fourth_release_on(release: str, ahead: b
     assert ttft_ms[0] == pytest.approx(simulated_ms[0], rel=0.15)
 
 
-def test_tgi_does_not_compose_ahead() -> None:
-    silent = records(OPEN, engine="tgi")
-    assert silent == records(OPEN, engine="tgi", ahead=False)
+def test_a_step_that_is_missed_may_be_one_of_prompts() -> None:
+    """Where a third of the time is of prompts, the mean step is longer than one that decodes."""
+    machine, lengths = node(gpu="H100"), LengthLaws.fixed(1024, 32)
+    shape = load_shape("meta-llama/Llama-3.1-8B-Instruct", catalogue_first=True)
+    plan = Plan(model="m", engine="sglang", engine_version="0.5.9")
+    run = PlannedRun(
+        shape=shape,
+        node=machine,
+        plan=plan,
+        lengths=lengths,
+        concurrency=1,
+        request_count=400,
+        protocol="open",
+        rate_per_s=20.0,
+        warmed=True,
+    )
+    [prediction] = predict_runs([run])
+    ttft_ms = []
+    for seed in (1, 2, 3):
+        load = Workload.of(lengths, request_count=400, arrivals=Poisson(20.0), seed=seed)
+        options = RunOptions(each_token=False)
+        found = simulate(plan, shape, machine, load, options=options).records
+        ttft_ms.append(1e3 * sum(each.ttft_s or 0.0 for each in found) / len(found))
+    assert prediction.point.ttft_ms == pytest.approx(sum(ttft_ms) / 3, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "release", "waits"),
+    [
+        ("vllm", "async_scheduling=false", "0.32.0", True),
+        ("vllm", "async_scheduling=false", "0.13.0", False),
+        ("sglang", "disable_overlap_schedule=true", "0.5.9", True),
+        ("sglang", "disable_overlap_schedule=true", "0.4.1", True),
+        ("sglang", "disable_overlap_schedule=true", "0.3.6", False),
+        ("trtllm", "disable_overlap_scheduler=true", "1.1", True),
+        ("trtllm", "disable_overlap_scheduler=true", "0.17", False),
+    ],
+)
+def test_told_not_to_compose_ahead_the_device_waits_for_the_host(
+    engine: str, name: str, release: str, waits: bool
+) -> None:
+    """In rows, and in plans of engines that have one; where it would not have, nothing changes."""
+    setting, value = name.split("=")
+    told = ((setting, value == "true"),)
+    planned = engine if engine != "trtllm" else "vllm"
+    plans = [
+        Plan(model="m", engine=planned, engine_version=release, extra=extra) for extra in ((), told)
+    ]
+    silent, slower = predict_runs(
+        [
+            PlannedRun(
+                shape=SHAPE,
+                node=node(gpu="H100"),
+                plan=plan,
+                lengths=LengthLaws.fixed(300, 200),
+                concurrency=1,
+                request_count=200,
+                engine=engine,
+                engine_version=release,
+                protocol="open",
+                rate_per_s=8.0,
+                warmed=True,
+            )
+            for plan in plans
+        ]
+    )
+    assert (slower.point.tpot_ms > silent.point.tpot_ms + 0.5) is waits
+    assert (slower.point.ttft_ms < silent.point.ttft_ms - 2) is waits
+    if not waits:
+        assert slower.point == silent.point
+    if planned == engine:
+        steps_s = [plan_coefficients(node(gpu="H100").device, plan).host.step_s for plan in plans]
+        assert (steps_s[1] > steps_s[0]) is waits
+
+
+@pytest.mark.parametrize("fields", [{"pipeline_parallel": 2}, {"draft_tokens": 2}])
+def test_what_is_not_composed_ahead_costs_no_more_where_it_is_told_so(fields) -> None:  # type: ignore[no-untyped-def]
+    device = node(gpu="H100").device
+    for engine, setting, value in (
+        ("vllm", "async_scheduling", False),
+        ("sglang", "disable_overlap_schedule", True),
+    ):
+        silent = Plan(model="m", engine=engine, **fields)
+        told = msgspec.structs.replace(silent, extra=((setting, value),))
+        assert plan_coefficients(device, told) == plan_coefficients(device, silent)

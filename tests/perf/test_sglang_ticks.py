@@ -70,10 +70,9 @@ def test_with_another_rule_the_recorded_steps_are_missed(category, limits) -> No
     assert missed
 
 
-@pytest.mark.parametrize("ahead", [True, False])
-def test_steps_composed_ahead_are_others(ahead: bool) -> None:
+def test_steps_one_after_another_are_others_than_those_composed_ahead() -> None:
     for recorded in RECORDED:
         if recorded["category"] == "chunked prefill" and recorded["rules"]["async_scheduling"]:
-            rules = recorded["rules"] | {"async_scheduling": ahead}
+            rules = recorded["rules"] | {"async_scheduling": False}
             ours, _ = sglang.our_ticks(recorded | {"rules": rules})
-            assert (sglang.ticks.merged(ours) == recorded["runs"]) is ahead
+            assert sglang.ticks.merged(ours) != recorded["runs"]

@@ -43,6 +43,9 @@ CONFIGS = (
         CRAMPED, draft_tokens=3, draft_acceptance_fraction=0.7, lookahead_tokens=3
     ),
     msgspec.structs.replace(CRAMPED, variant=PrefillFirstVariant()),
+    msgspec.structs.replace(
+        CRAMPED, variant=PrefillFirstVariant(), prefix_caching=True, async_scheduling=True
+    ),
     msgspec.structs.replace(CRAMPED, variant=PrefillFirstVariant(mixed_chunk=True)),
     msgspec.structs.replace(CRAMPED, variant=InterruptingVariant(), chunked_prefill=False),
 )

@@ -193,6 +193,23 @@ def test_settings_of_drafts_and_graphs_are_priced_or_named(told, assumes):
     assert bool(assumed(row, run)) == bool(assumes)
 
 
+@pytest.mark.parametrize(
+    ("engine", "setting"),
+    [("sglang", "disable_overlap_schedule"), ("trtllm", "disable_overlap_scheduler")],
+)
+def test_steps_that_are_not_composed_ahead_are_priced(engine, setting):
+    row = ROW | {
+        "engine": engine,
+        "protocol": "open",
+        "rate": "2",
+        "server_args": f"{setting}=true",
+    }
+    told, silent = run_of(row, catalogued), run_of(row | {"server_args": ""}, catalogued)
+    assert "not priced" not in assumed(row, told)
+    slower, plain = predict_runs([told, silent])
+    assert slower.point.tpot_ms > plain.point.tpot_ms + 0.3
+
+
 def test_a_slip_in_a_past_release_is_guessed_and_another_engines_word_refused():
     past = ROW | {"engine": "vllm", "engine_version": "0.6.3"}
     row = past | {"server_args": "max_num_seq=16"}

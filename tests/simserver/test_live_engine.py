@@ -42,6 +42,7 @@ MIXED = msgspec.structs.replace(
 )
 TGI = msgspec.structs.replace(CRAMPED, variant=InterruptingVariant(), chunked_prefill=False)
 AHEAD = msgspec.structs.replace(CACHING, async_scheduling=True)
+SGLANG_AHEAD = msgspec.structs.replace(SGLANG, async_scheduling=True)
 SLOW = CacheTransfer(latency_s=0.01, bytes_per_s=1e9, bytes_per_token=147_456.0)
 OVERHEAD = RequestOverhead(request_s=0.003, prompt_token_s=1e-6)
 
@@ -133,6 +134,7 @@ SLOW_SEEDS = [pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4)]
     [
         *((RULES, 1), (CRAMPED, 1), (RULES, 2), (CACHING, 1), (BY_PRIORITY, 1), (AHEAD, 1)),
         *((DRAFTING, 1), (DRAFTING, 2), (SGLANG, 1), (MIXED, 1), (TGI, 1), (TGI, 2)),
+        (SGLANG_AHEAD, 1),
     ],
 )
 @pytest.mark.parametrize("batches", [1, 2])
@@ -225,7 +227,9 @@ def test_the_account_adds_up(law, config):
     assert gaps.sum == pytest.approx(sum(ear.times_s[-1] - ear.times_s[0] for ear in ears))
 
 
-@pytest.mark.parametrize("config", [RULES, CRAMPED, CACHING, AHEAD, DRAFTING, SGLANG, TGI])
+@pytest.mark.parametrize(
+    "config", [RULES, CRAMPED, CACHING, AHEAD, DRAFTING, SGLANG, SGLANG_AHEAD, TGI]
+)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_clients_that_give_up_leave_a_server_as_they_leave_the_simulator(law, config, seed):
     requests = traffic(seed, rate_per_s=12.0)
@@ -245,7 +249,8 @@ def test_clients_that_give_up_leave_a_server_as_they_leave_the_simulator(law, co
 
 
 @pytest.mark.parametrize(
-    "config", [RULES, CRAMPED, CACHING, BY_PRIORITY, AHEAD, DRAFTING, SGLANG, MIXED, TGI]
+    "config",
+    [RULES, CRAMPED, CACHING, BY_PRIORITY, AHEAD, DRAFTING, SGLANG, SGLANG_AHEAD, MIXED, TGI],
 )
 @pytest.mark.parametrize("takers", [0, 1])
 @pytest.mark.parametrize("seed", [0, *SLOW_SEEDS])

@@ -12,6 +12,7 @@ from servetune.engines.defaults import (
 from servetune.engines.engine import (
     Engine,
     FirstCompletion,
+    behaviour_named,
     engine,
     facts_by_table_name,
     step_law_facts,
@@ -58,6 +59,7 @@ __all__ = [
     "Memory",
     "PricedRelease",
     "Words",
+    "behaviour_named",
     "caches_prefixes",
     "check_fits",
     "check_parallel",

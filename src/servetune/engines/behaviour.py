@@ -442,12 +442,17 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
             device: Its device.
             version: Release; the plan's if empty, and the present one where neither is known.
         """
-        if self.ahead is None:
-            return False
         told = self.told_ahead(plan)
         if told is not None:
             return told and not plan.draft_tokens
-        if device.architecture == "cpu":
+        return self._ahead_unasked(plan, device, version)
+
+    def waits_for_host(self, plan: Plan, device: Device, version: str = "") -> bool:
+        """Whether it was told not to compose steps ahead, and would have."""
+        return self.told_ahead(plan) is False and self._ahead_unasked(plan, device, version)
+
+    def _ahead_unasked(self, plan: Plan, device: Device, version: str) -> bool:
+        if self.ahead is None or device.architecture == "cpu":
             return False
         release = release_numbers(version or plan.engine_version or "")
         if release is not None and release < self.ahead.since:

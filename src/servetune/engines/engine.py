@@ -301,20 +301,32 @@ def engine(name: str) -> Engine:
     return found
 
 
+def behaviour_named(name: str) -> Behaviour:
+    """Behaviour of an engine, also by its name in measured runs.
+
+    That of an engine that nobody described has no peculiarities.
+    """
+    if name in ENGINES:
+        return engine(name).behaviour
+    return _behaviours_by_table_name().get(name, Behaviour())
+
+
 def step_law_facts(name: str) -> StepLawFacts:
     """Differences of an engine's step times, also by its name in measured runs.
 
     An engine that nobody described has none.
     """
-    if name in ENGINES:
-        facts = engine(name).behaviour.step_law
-    else:
-        facts = facts_by_table_name().get(name, StepLawFacts())
+    facts = behaviour_named(name).step_law
     return facts if facts.name else msgspec.structs.replace(facts, name=name)
+
+
+@functools.cache
+def _behaviours_by_table_name() -> Mapping[str, Behaviour]:
+    behaviours = (engine(name).behaviour for name in ENGINES)
+    return {word: found for found in behaviours for word in found.step_law.table_names}
 
 
 @functools.cache
 def facts_by_table_name() -> Mapping[str, StepLawFacts]:
     """Step-law facts of the engines that tables of measurements name, by each such name."""
-    laws = (engine(name).behaviour.step_law for name in ENGINES)
-    return {word: law for law in laws for word in law.table_names}
+    return {word: found.step_law for word, found in _behaviours_by_table_name().items()}

@@ -158,7 +158,7 @@ def plan_coefficients(device: Device, plan: Plan) -> Coefficients:
     Copies on one machine wait for what they share, so each of their steps is longer by as much.
     """
     version, eager = plan.engine_version or "", bool(plan.enforce_eager)
-    in_series = engine(plan.engine).behaviour.told_ahead(plan) is False
+    in_series = engine(plan.engine).behaviour.waits_for_host(plan, device, version)
     plain = coefficients_for(device, plan.engine, version, eager=eager, in_series=in_series)
     return plain if plan.replicas == 1 else _among(plain, plan.replicas)
 

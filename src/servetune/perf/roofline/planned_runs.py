@@ -9,7 +9,13 @@ from typing import Any
 
 import msgspec
 
-from servetune.engines import check_parallel, check_resolved_fits, engine, memory, resolved
+from servetune.engines import (
+    behaviour_named,
+    check_parallel,
+    check_resolved_fits,
+    memory,
+    resolved,
+)
 from servetune.errors import PlanError
 from servetune.hardware.device import Node
 from servetune.models.shape import NetworkShape
@@ -90,11 +96,11 @@ class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def coefficients(self) -> Coefficients:
         """Coefficients of its engine on its device."""
-        name = self.engine or self.plan.engine
+        name, device = self.engine or self.plan.engine, self.node.device
         version = self.engine_version or self.plan.engine_version or ""
-        eager = bool(resolved(self.plan, self.shape, self.node.device).enforce_eager)
-        in_series = engine(self.plan.engine).behaviour.told_ahead(self.plan) is False
-        device = self.node.device
+        plan = resolved(self.plan, self.shape, device)
+        in_series = behaviour_named(name).waits_for_host(plan, device, version)
+        eager = bool(plan.enforce_eager)
         return coefficients_for(device, name, version, eager=eager, in_series=in_series)
 
 
@@ -282,7 +288,7 @@ def _operations_of(shape: NetworkShape, split: tuple[Any, ...]) -> Operations:
 
 def _missed_steps(run: PlannedRun, plan: Plan) -> float:
     """Steps that a prompt misses because they are composed when it comes, as in the simulator."""
-    behaviour = engine(plan.engine).behaviour
+    behaviour = behaviour_named(run.engine or plan.engine)
     if run.protocol not in ("open", "closed"):
         return 0.0
     if not behaviour.composes_ahead(plan, run.node.device, run.engine_version):

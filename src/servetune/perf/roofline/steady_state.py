@@ -419,10 +419,9 @@ class SteadyState:
         placed = min(share, self._places)
         others, decoding = (placed - 1) / placed, max(1.0, running)
         per_step = running / self._decode_steps * others
-        if self._scheduling.separate_prefill:
-            alone_s, _ = self._between_decodes(per_step, decoding, others)
-        else:
-            alone_s, _ = self._among_decodes(per_step, decoding, others)
+        apart = self._scheduling.separate_prefill
+        balanced = self._between_decodes if apart else self._among_decodes
+        alone_s, _ = balanced(per_step, decoding, others)
         ttft_s = self.at(concurrency).ttft_ms / MS_PER_S
         return 1 - max(0.0, balance.first_s - alone_s) / max(ttft_s, balance.first_s)
 
@@ -531,12 +530,11 @@ class SteadyState:
             found = self._gathering.times(plain_s, self._alone_s, running, placed)
             first_s, tau_s = float(found.wait_s + found.own_s), float(found.tau_s)
             most_per_s = float(found.most_per_s)
-        elif self._scheduling.separate_prefill:
-            per_step = running / self._decode_steps * others
-            first_s, tau_s = self._between_decodes(per_step, decoding, others)
         else:
             per_step = running / self._decode_steps * others
-            first_s, tau_s = self._among_decodes(per_step, decoding, others)
+            apart = self._scheduling.separate_prefill
+            balanced = self._between_decodes if apart else self._among_decodes
+            first_s, tau_s = balanced(per_step, decoding, others)
         return _Balance(first_factor * outside_s, first_factor * first_s, tau_s, most_per_s)
 
     def _clump_s(self, share: float) -> float:

@@ -308,7 +308,8 @@ class PrefillFirstScheduler(PromptStepScheduler):
             self._full = False
         super()._let_go()
         for sequence, blocks in self._unread:
-            self.cache.remember(sequence, blocks)
+            if self._decoding.get(sequence.index) is sequence:  # it has not lost its blocks
+                self.cache.remember(sequence, blocks)
         self._unread = []
 
     def _take_prompts(self) -> None:
