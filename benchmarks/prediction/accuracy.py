@@ -25,9 +25,7 @@ from __future__ import annotations
 
 import argparse
 import collections
-import csv
 import functools
-import io
 import multiprocessing
 import re
 import sys
@@ -43,14 +41,14 @@ sys.path[:0] = [str(ROOT / "tools"), str(Path(__file__).parent)]
 import differences  # noqa: E402
 from fit_step_law import Problem, fitted  # noqa: E402
 from measured import Measured, read  # noqa: E402
-from reports import publisher  # noqa: E402
+from reports import kind_of, log_errors, publisher  # noqa: E402
 from reports import read as read_reports  # noqa: E402
 from spread import HELD, RIDGES, Errors, Spread, ends, quantile, weights  # noqa: E402
 
 from servetune.engines import resolved  # noqa: E402
 from servetune.perf import most_informative  # noqa: E402
 from servetune.perf.roofline import length_moments  # noqa: E402
-from servetune.perf.roofline.accuracy import Kind, Ran, cell_of, cells, kind_of_run  # noqa: E402
+from servetune.perf.roofline.accuracy import Kind, Ran, cells, document, kind_of_run  # noqa: E402
 from servetune.perf.roofline.calibration import Anchor, calibrated  # noqa: E402
 from servetune.perf.roofline.interval import all_measured, seen_among, traits  # noqa: E402
 from servetune.prediction.rows import ran_of  # noqa: E402
@@ -201,23 +199,16 @@ def published_errors(which: int) -> Errors:
         for report in read_reports()[0]
         if report.row["check"] == "ok" and report.row["looked_at"] == "yes"
     ]
-    columns = (("tpot_ms", "output_tokens_per_s"), ("ttft_ms",))[which]
-    logs = np.full(len(reports), np.nan)
-    for column in reversed(columns):
-        ratios = np.log([report.ratio(column) for report in reports])
-        ratios = ratios if column == "output_tokens_per_s" else -ratios
-        logs = np.where(np.isnan(ratios), logs, ratios)
     found = []
     for report in reports:
-        run = report.run
-        ran = ran_of(run)
+        run, kind = report.run, kind_of(report)
         plan = resolved(run.plan, run.shape, run.node.device)
-        kind, measured = kind_of_run(run.node, plan, run.shape, ran), all_measured(run.shape)
         seen = seen_among((cell.kind for cell in cells()), kind)
-        found.append(traits(kind, run.node, plan, seen, ran, measured=measured))
+        measured = all_measured(run.shape)
+        found.append(traits(kind, run.node, plan, seen, ran_of(run), measured=measured))
     groups = [tuple(report.row[name] for name in _REPORT_GROUP) for report in reports]
     return Errors(
-        logs=logs,
+        logs=-log_errors(reports, which),
         traits=found,
         weight=weights(groups, [PUBLISHED] * len(reports)),
         source=np.array([f"{PUBLISHED}, {_hashed(publisher(report), 5)}" for report in reports]),
@@ -365,15 +356,7 @@ def cells_document(bench: Bench) -> str:
     groups: dict[tuple[str, Kind], list[int]] = {}
     for number, (row, kind) in enumerate(zip(bench.rows, bench.kinds, strict=True)):
         groups.setdefault((row.source, kind), []).append(number)
-    lines = [
-        cell_of(source, kind, logs[0][numbers], logs[1][numbers])
-        for (source, kind), numbers in sorted(groups.items(), key=str)
-    ]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
+    return document({group: (logs[0][of], logs[1][of]) for group, of in groups.items()})
 
 
 def interval_document(bench: Bench) -> str:

@@ -5,8 +5,9 @@
 Each row is one run of one server that somebody published in an issue, a pull request, a page of
 documentation or a post: its address, what was said of server and load, and the means that were
 printed. Rows are priced as `servetune estimate --batch` prices them, with shipped factors, and held
-against the intervals that ship. `--write` writes docs/accuracy/reports.md. Ten seconds; it needs no
-other data.
+against the intervals that ship. `--write` writes docs/accuracy/reports.md and the kinds of sound
+runs, which `estimate` names (`perf/roofline/data/published.csv`). Ten seconds; it needs no other
+data.
 
 `looked_at` says whether a row's prediction was looked at where a change of the law was chosen; the
 others judge. `collected` is the day on which it was read. Where a report does not name a release,
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import collections
 import csv
+import itertools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -26,13 +28,16 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from servetune.engines import resolved
 from servetune.errors import ServetuneError
 from servetune.perf.roofline import PlannedRun, predict_runs
+from servetune.perf.roofline.accuracy import Kind, accuracy_of, document, kind_of_run
 from servetune.prediction.row_models import RowModels
-from servetune.prediction.rows import prediction_columns, run_of
+from servetune.prediction.rows import prediction_columns, ran_of, run_of
 
 ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_name("reports.csv")
+KINDS = ROOT / "src" / "servetune" / "perf" / "roofline" / "data" / "published.csv"
 PAGE = ROOT / "docs" / "accuracy" / "reports.md"
 #: Quantity, column of the table, columns of the interval's ends.
 QUANTITIES = (
@@ -92,6 +97,18 @@ _BLIND = """| collected | law | rows | time per token | held | rows | first toke
 """  # noqa: E501
 
 
+_BESIDE = """All sound runs by how far predictions missed the laboratories' runs that are most like
+each (`estimate` names both): published ones are hardly nearer where laboratories' are near, which
+is why the intervals of well-known kinds are wider than laboratories' errors.
+"""
+_BESIDE_HEAD = (
+    "| laboratories: nine in ten within | published runs | publishers | median error "
+    "| nine in ten within | held, of times per token |\n|---|--:|--:|--:|--:|--:|"
+)
+#: Ends of the lines of that table, in percent.
+_LABORATORIES_WITHIN = (0, 12, 18, 25, 40, 70, math.inf)
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """One published run and its prediction.
 
@@ -148,6 +165,36 @@ def publisher(report: Report) -> str:
     return parts[3] if parts[2] == "github.com" else parts[2]
 
 
+def kind_of(report: Report) -> Kind:
+    """Kind of a run, as `estimate` compares them."""
+    run = report.run
+    plan = resolved(run.plan, run.shape, run.node.device)
+    return kind_of_run(run.node, plan, run.shape, ran_of(run))
+
+
+def log_errors(reports: Sequence[Report], which: int) -> np.ndarray:
+    """Logarithms of predicted over measured own times (0) or first tokens (1); NaN if unmeasured.
+
+    The own time is that per token or, where a report has none, one over the rate.
+    """
+    if which:
+        return np.log([report.ratio("ttft_ms") for report in reports])
+    each, rate = (
+        np.log([report.ratio(column) for report in reports])
+        for column in ("tpot_ms", "output_tokens_per_s")
+    )
+    return np.where(np.isnan(each), -rate, each)
+
+
+def kinds_document(reports: Sequence[Report]) -> str:
+    """Kinds of runs and their errors, of runs that have any."""
+    logs = np.array([log_errors(reports, which) for which in (0, 1)])
+    groups: dict[tuple[str, Kind], list[int]] = collections.defaultdict(list)
+    for number in np.flatnonzero(~np.isnan(logs).all(axis=0)):
+        groups[publisher(reports[number]), kind_of(reports[number])].append(int(number))
+    return document({group: (logs[0][of], logs[1][of]) for group, of in groups.items()})
+
+
 def cells(reports: Sequence[Report]) -> list[str]:
     """Median / mean error in % of each quantity, share held where there is an interval."""
     found = []
@@ -187,6 +234,24 @@ def table(reports: Sequence[Report], of: Callable[[Report], str]) -> list[str]:
     return [HEAD, *(line(name, mine) for name, mine in large if len(mine) >= _FEW)]
 
 
+def beside_laboratories(sound: Sequence[Report]) -> list[str]:
+    """Errors of own times by those of the laboratories' runs that are most like them."""
+    off = 100 * np.abs(np.expm1(log_errors(sound, 0)))
+    most = np.array([accuracy_of(kind_of(each)).most_percent or math.nan for each in sound])
+    ends = ("tpot_low_ms", "tpot_high_ms")
+    lines = [_BESIDE_HEAD]
+    for low, high in itertools.pairwise(_LABORATORIES_WITHIN):
+        of = np.flatnonzero((most >= low) & (most < high) & ~np.isnan(off))
+        publishers = {publisher(sound[number]) for number in of}
+        held = [sound[number].held(ends) for number in of]
+        name = f"{low}% to {high}%" if high < math.inf else f"more than {low}%"
+        lines.append(
+            f"| {name} | {len(of)} | {len(publishers)} | {np.median(off[of]):.0f}% "
+            f"| {np.quantile(off[of], 0.9):.0f}% | {100 * np.nanmean(held):.0f}% |"
+        )
+    return lines
+
+
 def page(reports: Sequence[Report], refused: Mapping[str, int]) -> str:
     sound = [each for each in reports if each.row["check"] == "ok"]
     unseen = [each for each in sound if each.row["looked_at"] == "no"]
@@ -211,6 +276,7 @@ def page(reports: Sequence[Report], refused: Mapping[str, int]) -> str:
     ]
     for name, of in STRATA.items():
         lines += ["", f"## By {name}", "", *table(unseen, of)]
+    lines += ["", "## Beside laboratories", "", _BESIDE, *beside_laboratories(sound)]
     worst = sorted(
         (
             (abs(math.log(ratio)), each, name, ratio)
@@ -244,6 +310,7 @@ def main() -> int:
     print(text)
     if given.write:
         PAGE.write_text(text)
+        KINDS.write_text(kinds_document([each for each in reports if each.row["check"] == "ok"]))
     return 0
 
 

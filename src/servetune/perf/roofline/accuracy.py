@@ -1,9 +1,11 @@
 """Measured runs that resemble a plan, and how far predictions missed them.
 
-`data/accuracy.csv` has one line for each kind of measured run: its source, device, engine, release,
-kind of network and storage, the number of rows, and quantiles of log(predicted / measured) where
-the law was fitted without that source (`benchmarks/prediction/accuracy.py` writes it), as whoever
-asks is a source that no fit has seen.
+`data/accuracy.csv` has one line for each kind of run that a laboratory measured: its source,
+device, engine, release, kind of network and storage, the number of rows, and quantiles of
+log(predicted / measured) where the law was fitted without that source
+(`benchmarks/prediction/accuracy.py` writes it), as whoever asks is a source that no fit has seen.
+`data/published.csv` has the same of single runs that people published, whose machines and settings
+are known less well; no fit reads them (`benchmarks/prediction/reports.py`).
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         own: Logarithms of predicted over measured time per token, or of a run's whole time or
-            rate, at `QUANTILES`.
+            rate, at `QUANTILES`; of as many rows or fewer each of them.
         ttft: Logarithms of times to the first token; empty where none was measured.
     """
 
@@ -73,13 +75,14 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         rows: Measured rows; zero where there are none like it.
-        sources: Laboratories that measured them.
+        sources: Laboratories that measured them, or accounts and sites that published them.
         median_percent: Median absolute error of the time per token; `None` without rows.
         most_percent: Error within which nine of ten lie; `None` without rows.
         ttft_median_percent: Median absolute error of the time to the first token; `None` where none
             was measured.
         ttft_most_percent: Error of it within which nine of ten lie; likewise.
         alike: Properties that those rows share with the plan, in words.
+        published: The same for single runs that people published; `None` for those themselves.
     """
 
     rows: int
@@ -89,17 +92,30 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     alike: str
     ttft_median_percent: float | None = None
     ttft_most_percent: float | None = None
+    published: Accuracy | None = None
 
     @property
     def sentence(self) -> str:
         """Answer to "how accurate is it on my GPU?"."""
-        if self.median_percent is None or self.most_percent is None:
-            return f"no measured run is like this ({self.alike}): the interval is a judgement"
         sources = "1 source" if self.sources == 1 else f"{self.sources} sources"
-        text = (
-            f"{self.rows} measured rows of {sources} like this ({self.alike}): "
-            f"median error {self.median_percent:.0f}%, nine in ten within {self.most_percent:.0f}%"
-        )
+        text = f"{self.rows} measured rows of {sources} like this ({self.alike}): {self._errors}"
+        others = self.published
+        found = others is not None and others.rows > 0
+        if not self.rows:
+            judged = "" if found else ": the interval is a judgement"
+            text = f"no laboratory measured a run like this ({self.alike}){judged}"
+        if others is None or not found:
+            return text
+        alike = "like this" if others.alike == self.alike else f"like this ({others.alike})"
+        authors = "1 author" if others.sources == 1 else f"{others.sources} authors"
+        return f"{text}. {others.rows} published runs of {authors} {alike}: {others._errors}"
+
+    @property
+    def _errors(self) -> str:
+        if self.median_percent is None or self.most_percent is None:
+            return "errors of first tokens alone"
+        median, most = f"{self.median_percent:.0f}%", f"{self.most_percent:.0f}%"
+        text = f"median error {median}, nine in ten within {most}"
         if self.ttft_median_percent is None or self.ttft_most_percent is None:
             return text
         first = f"{self.ttft_median_percent:.0f}% and {self.ttft_most_percent:.0f}%"
@@ -175,7 +191,7 @@ def log_error_at(kind: Kind, time: str, share: float) -> float | None:
 
 @functools.cache
 def _log_errors(kind: Kind) -> Mapping[str, tuple[float, ...]]:
-    shared, found = _like(kind)
+    shared, found = _like(kind, cells())
     if "device" not in shared:
         return {}
     times = {"tpot": _weighted((cell.rows, cell.own) for cell in found)}
@@ -187,9 +203,8 @@ def _log_errors(kind: Kind) -> Mapping[str, tuple[float, ...]]:
     }
 
 
-@functools.cache
-def _like(kind: Kind) -> tuple[tuple[str, ...], tuple[Cell, ...]]:
-    """What the nearest measured kinds share with one, enough rows of them; none where few."""
+def _like(kind: Kind, known: Iterable[Cell]) -> tuple[tuple[str, ...], tuple[Cell, ...]]:
+    """What the nearest of some kinds share with one, enough rows of them; none where few."""
     shared_of = (
         ("device", "engine", "release", "network", "bits"),
         ("device", "engine", "release", "network"),
@@ -204,9 +219,7 @@ def _like(kind: Kind) -> tuple[tuple[str, ...], tuple[Cell, ...]]:
         wanted = [getattr(kind, name) for name in shared]
         if "architecture" in shared and not kind.architecture:
             continue
-        found = [
-            cell for cell in cells() if [getattr(cell.kind, name) for name in shared] == wanted
-        ]
+        found = [cell for cell in known if [getattr(cell.kind, name) for name in shared] == wanted]
         if sum(cell.rows for cell in found) >= _ENOUGH:
             return shared, tuple(found)
     return (), ()
@@ -214,8 +227,13 @@ def _like(kind: Kind) -> tuple[tuple[str, ...], tuple[Cell, ...]]:
 
 @functools.cache
 def accuracy_of(kind: Kind) -> Accuracy:
-    """Errors for the measured rows that are nearest to a kind."""
-    shared, found = _like(kind)
+    """Errors for the measured rows that are nearest to a kind, and for published runs."""
+    found = _accuracy(kind, cells())
+    return msgspec.structs.replace(found, published=_accuracy(kind, published()))
+
+
+def _accuracy(kind: Kind, known: tuple[Cell, ...]) -> Accuracy:
+    shared, found = _like(kind, known)
     if not found:
         return Accuracy(
             rows=0,
@@ -287,9 +305,19 @@ def _bits(storage: str) -> int:
 
 @functools.cache
 def cells() -> tuple[Cell, ...]:
-    """All kinds of measured runs that ship with the package."""
+    """All kinds of runs that laboratories measured."""
+    return _read("accuracy.csv")
+
+
+@functools.cache
+def published() -> tuple[Cell, ...]:
+    """All kinds of runs that people published."""
+    return _read("published.csv")
+
+
+def _read(name: str) -> tuple[Cell, ...]:
     folder = resources.files("servetune.perf.roofline")
-    text = folder.joinpath("data/accuracy.csv").read_text("utf-8")
+    text = folder.joinpath(f"data/{name}").read_text("utf-8")
     return tuple(_cell(row) for row in csv.DictReader(io.StringIO(text)))
 
 
@@ -314,12 +342,23 @@ def _numbers(text: str) -> tuple[float, ...]:
     return tuple(float(number) for number in text.split())
 
 
-def cell_of(source: str, kind: Kind, own: np.ndarray, ttft: np.ndarray) -> dict[str, str]:
-    """Line of the file for rows of one kind, from their logarithms of predicted over measured."""
-    known = [logs[~np.isnan(logs)] for logs in (own, ttft)]
-    written = [
-        " ".join(f"{value:.3f}" for value in np.quantile(logs, QUANTILES)) if len(logs) else ""
-        for logs in known
-    ]
-    kinds = {name: str(getattr(kind, name)) for name in Kind.__struct_fields__}
-    return {"source": source, **kinds, "rows": str(len(own)), "own": written[0], "ttft": written[1]}
+def document(groups: Mapping[tuple[str, Kind], tuple[np.ndarray, np.ndarray]]) -> str:
+    """Text of a file of cells.
+
+    Args:
+        groups: Source and kind to logarithms of predicted over measured own times and first tokens
+            of its rows, NaN where one was not measured.
+    """
+    text = io.StringIO()
+    names = ("source", *Kind.__struct_fields__, "rows", "own", "ttft")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    for (source, kind), times in sorted(groups.items(), key=lambda each: str(each[0])):
+        known = (logs[~np.isnan(logs)] for logs in times)
+        numbers = (" ".join(f"{log:.3f}" for log in _stored(logs)) for logs in known)
+        writer.writerow([source, *msgspec.structs.astuple(kind), len(times[0]), *numbers])
+    return text.getvalue()
+
+
+def _stored(logs: np.ndarray) -> np.ndarray:
+    return np.sort(logs) if len(logs) <= len(QUANTILES) else np.quantile(logs, QUANTILES)

@@ -90,13 +90,15 @@ _MEASURED_KINDS = (
 #: Factor up and down on the rate at which one process of the front end streams. A judgement: SGLang
 #: reached 13,800 tokens/s on one host and 19,300 on another, vLLM 0.11 22,800 and 26,200.
 STREAM_DOUBT = 1.5
+_UNSEEN = (
+    "of runs that no fit had seen such factors hold nine in ten that people published, and more "
+    "of laboratories'"
+)
 _BASIS = {
-    "known": "the device was measured under this engine; nine of ten runs of laboratories that "
-    "the law had not seen were within such factors",
+    "known": f"the device was measured under this engine; {_UNSEEN}",
     "silicon": "the device was not measured under this engine, or only under other releases; "
-    "nine of ten runs of laboratories that the law had not seen were within such factors",
-    "network": "it has a kind of layer that was never measured; nine of ten runs of laboratories "
-    "that the law had not seen were within such factors",
+    + _UNSEEN,
+    "network": f"it has a kind of layer that was never measured; {_UNSEEN}",
     "anchored": "corrected by measured runs; after two of them nine of ten others of a machine "
     "were within such factors",
     "doubt": "corrected by measured runs, less sure far from them; nine of ten others of a machine "
