@@ -76,6 +76,16 @@ async def test_what_is_beyond_a_limit_is_refused_in_words(serving, sent, status,
     assert (got, words in detail) == (status, True), detail
 
 
+async def test_framing_beyond_a_limit_is_refused_where_it_comes_at_once(serving):
+    """A busy machine reads all of it together."""
+    chunked = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+    async with serving(limits=msgspec.structs.replace(SMALL, request_s=30)) as client:
+        one = client()
+        await one.send_raw(chunked + 200 * (b"1;" + b"e" * 500 + b"\r\na\r\n"))
+        (got,), detail = await refusal(one)
+    assert (got, "framing and trailers are larger" in detail) == (413, True), detail
+
+
 @pytest.mark.parametrize(
     "sent",
     [b"", b"G", HEAD, HEAD + b"X: y", HEAD + b"Content-Length: 100\r\n\r\nabc", b"PRI * HT"],

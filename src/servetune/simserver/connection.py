@@ -71,6 +71,7 @@ class Connection(asyncio.Protocol):
         self._since_s = 0.0  # when the current wait for the client began
         self._is_new = True
         self._in_head = self._in_message = False
+        self._ended_one = False  # a request, in the bytes that came last
         self._refused = self._full = self._is_told = False
         self._head_bytes = self._arriving_bytes = self._held_bytes = self._thrown_bytes = 0
         self._url = b""
@@ -101,7 +102,7 @@ class Connection(asyncio.Protocol):
         self._site.closed(self)
 
     def data_received(self, data: bytes) -> None:
-        in_head, in_message = self._in_head, self._in_message
+        in_head, self._ended_one = self._in_head, False
         byte_count = len(data)
         if self._is_told:
             self._thrown_bytes += byte_count
@@ -111,7 +112,7 @@ class Connection(asyncio.Protocol):
         try:
             while data and not self._refused:
                 data = self._feed(data)
-            if in_message and self._in_message:
+            if self._in_message and not self._ended_one:
                 self._count_message(byte_count)
             if in_head and self._in_head:
                 self._count_head(byte_count)
@@ -173,6 +174,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._in_message = self._in_head = False
+        self._ended_one = True
         if self._asks_for_upgrade():
             self._again = self._plain_head()
             return
@@ -270,7 +272,8 @@ class Connection(asyncio.Protocol):
         """Count bytes of a request that is not whole; a body's framing and trailers as well."""
         self._arriving_bytes += byte_count
         self._hold(byte_count)
-        framing_bytes = 0 if self._in_head else self._arriving_bytes - len(self._body)
+        counted_bytes = self._head_bytes + len(self._body)
+        framing_bytes = 0 if self._in_head else self._arriving_bytes - counted_bytes
         if framing_bytes > self._limits.framing_bytes:
             most = self._limits.framing_bytes >> 10
             raise _Refused(413, f"the body's framing and trailers are larger than {most} KiB")
