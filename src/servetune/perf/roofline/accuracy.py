@@ -13,8 +13,9 @@ from __future__ import annotations
 import csv
 import functools
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from importlib import resources
+from operator import attrgetter
 from typing import TypeAlias
 
 import msgspec
@@ -68,6 +69,9 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     own: tuple[float, ...]
     ttft: tuple[float, ...] = ()
+
+
+_Cells: TypeAlias = tuple[Cell, ...]
 
 
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,7 +195,7 @@ def log_error_at(kind: Kind, time: str, share: float) -> float | None:
 
 @functools.cache
 def _log_errors(kind: Kind) -> Mapping[str, tuple[float, ...]]:
-    shared, found = _like(kind, cells())
+    shared, found = _like(kind, cells)
     if "device" not in shared:
         return {}
     times = {"tpot": _weighted((cell.rows, cell.own) for cell in found)}
@@ -203,36 +207,48 @@ def _log_errors(kind: Kind) -> Mapping[str, tuple[float, ...]]:
     }
 
 
-def _like(kind: Kind, known: Iterable[Cell]) -> tuple[tuple[str, ...], tuple[Cell, ...]]:
+#: Properties by which kinds are alike, the most alike first.
+_SHARED = (
+    ("device", "engine", "release", "network", "bits"),
+    ("device", "engine", "release", "network"),
+    ("architecture", "engine", "release", "network", "bits"),
+    ("device", "engine", "release"),
+    ("architecture", "engine", "release"),
+    ("device", "engine", "network"),
+    ("architecture", "engine"),
+    ("architecture",),
+)
+
+
+def _like(kind: Kind, known: Callable[[], _Cells]) -> tuple[tuple[str, ...], _Cells]:
     """What the nearest of some kinds share with one, enough rows of them; none where few."""
-    shared_of = (
-        ("device", "engine", "release", "network", "bits"),
-        ("device", "engine", "release", "network"),
-        ("architecture", "engine", "release", "network", "bits"),
-        ("device", "engine", "release"),
-        ("architecture", "engine", "release"),
-        ("device", "engine", "network"),
-        ("architecture", "engine"),
-        ("architecture",),
-    )
-    for shared in shared_of:
-        wanted = [getattr(kind, name) for name in shared]
+    for shared in _SHARED:
         if "architecture" in shared and not kind.architecture:
             continue
-        found = [cell for cell in known if [getattr(cell.kind, name) for name in shared] == wanted]
+        found = _by_property(known, shared).get(attrgetter(*shared)(kind), ())
         if sum(cell.rows for cell in found) >= _ENOUGH:
-            return shared, tuple(found)
+            return shared, found
     return (), ()
+
+
+@functools.cache
+def _by_property(known: Callable[[], _Cells], shared: tuple[str, ...]) -> Mapping[Hashable, _Cells]:
+    """Cells by the values of some properties."""
+    found: dict[Hashable, _Cells] = {}
+    for cell in known():
+        key = attrgetter(*shared)(cell.kind)
+        found[key] = (*found.get(key, ()), cell)
+    return found
 
 
 @functools.cache
 def accuracy_of(kind: Kind) -> Accuracy:
     """Errors for the measured rows that are nearest to a kind, and for published runs."""
-    found = _accuracy(kind, cells())
-    return msgspec.structs.replace(found, published=_accuracy(kind, published()))
+    found = _accuracy(kind, cells)
+    return msgspec.structs.replace(found, published=_accuracy(kind, published))
 
 
-def _accuracy(kind: Kind, known: tuple[Cell, ...]) -> Accuracy:
+def _accuracy(kind: Kind, known: Callable[[], _Cells]) -> Accuracy:
     shared, found = _like(kind, known)
     if not found:
         return Accuracy(
