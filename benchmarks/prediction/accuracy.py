@@ -48,7 +48,7 @@ from spread import HELD, RIDGES, Errors, Spread, ends, quantile, weights  # noqa
 from servetune.engines import resolved  # noqa: E402
 from servetune.perf import most_informative  # noqa: E402
 from servetune.perf.roofline import length_moments  # noqa: E402
-from servetune.perf.roofline.accuracy import Kind, Ran, cells, document, kind_of_run  # noqa: E402
+from servetune.perf.roofline.accuracy import Kind, Ran, cells, cells_csv, kind_of_run  # noqa: E402
 from servetune.perf.roofline.calibration import Anchor, calibrated  # noqa: E402
 from servetune.perf.roofline.interval import all_measured, seen_among, traits  # noqa: E402
 from servetune.prediction.rows import ran_of  # noqa: E402
@@ -356,7 +356,7 @@ def cells_document(bench: Bench) -> str:
     groups: dict[tuple[str, Kind], list[int]] = {}
     for number, (row, kind) in enumerate(zip(bench.rows, bench.kinds, strict=True)):
         groups.setdefault((row.source, kind), []).append(number)
-    return document({group: (logs[0][of], logs[1][of]) for group, of in groups.items()})
+    return cells_csv({group: (logs[0][of], logs[1][of]) for group, of in groups.items()})
 
 
 def interval_document(bench: Bench) -> str:

@@ -31,7 +31,7 @@ import numpy as np
 from servetune.engines import resolved
 from servetune.errors import ServetuneError
 from servetune.perf.roofline import PlannedRun, predict_runs
-from servetune.perf.roofline.accuracy import Kind, accuracy_of, document, kind_of_run
+from servetune.perf.roofline.accuracy import Kind, accuracy_of, cells_csv, kind_of_run
 from servetune.prediction.row_models import RowModels
 from servetune.prediction.rows import prediction_columns, ran_of, run_of
 
@@ -192,7 +192,7 @@ def kinds_document(reports: Sequence[Report]) -> str:
     groups: dict[tuple[str, Kind], list[int]] = collections.defaultdict(list)
     for number in np.flatnonzero(~np.isnan(logs).all(axis=0)):
         groups[publisher(reports[number]), kind_of(reports[number])].append(int(number))
-    return document({group: (logs[0][of], logs[1][of]) for group, of in groups.items()})
+    return cells_csv({group: (logs[0][of], logs[1][of]) for group, of in groups.items()})
 
 
 def cells(reports: Sequence[Report]) -> list[str]:

@@ -15,8 +15,8 @@ from servetune.perf.roofline.accuracy import (
     Kind,
     accuracy_of,
     cells,
-    document,
-    published,
+    cells_csv,
+    published_cells,
 )
 from servetune.plan import Plan
 
@@ -65,7 +65,7 @@ def test_what_is_alike_is_said_once_where_it_is_the_same() -> None:
 
 
 def test_no_kind_counts_more_numbers_than_it_has_rows() -> None:
-    for cell in (*cells(), *published()):
+    for cell in (*cells(), *published_cells()):
         for logs in (cell.own, cell.ttft):
             assert len(logs) <= min(cell.rows, len(QUANTILES))
             assert list(logs) == sorted(logs)
@@ -74,7 +74,7 @@ def test_no_kind_counts_more_numbers_than_it_has_rows() -> None:
 
 def test_published_runs_say_nothing_of_what_a_fit_had_measured() -> None:
     """Whether a device was measured under an engine is of laboratories alone."""
-    kinds = {cell.kind for cell in published()} - {cell.kind for cell in cells()}
+    kinds = {cell.kind for cell in published_cells()} - {cell.kind for cell in cells()}
     assert kinds
     assert any(not accuracy_of(kind).rows for kind in kinds)
 
@@ -85,7 +85,7 @@ def test_a_file_of_cells_has_all_numbers_of_few_rows_and_quantiles_of_many() -> 
     )
     few = (np.array([0.2, -0.1, np.nan]), np.full(3, np.nan))
     many = (np.linspace(-1, 1, 101), np.linspace(0, 1, 101))
-    lines = document({("few", kind): few, ("many", kind): many}).splitlines()
+    lines = cells_csv({("few", kind): few, ("many", kind): many}).splitlines()
     assert lines[1] == "few,L4,ada,vllm,present,dense,16,3,-0.100 0.200,"
     _, own, first = lines[2].rsplit(",", 2)
     assert [float(number) for number in own.split()] == pytest.approx(

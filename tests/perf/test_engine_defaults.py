@@ -30,6 +30,30 @@ def records(load: Workload, machine: str = "L4", *, ahead: bool | None = None, *
     return simulate(plan, SHAPE, device, load, coefficients=coefficients).records
 
 
+def open_run(plan: Plan, lengths: LengthLaws, rate_per_s: float, **fields: object) -> PlannedRun:
+    """Open loop of 200 requests on an H100."""
+    whole: dict[str, object] = {"shape": SHAPE, "concurrency": 1, "request_count": 200} | fields
+    return PlannedRun(
+        node=node(gpu="H100"),
+        plan=plan,
+        lengths=lengths,
+        protocol="open",
+        rate_per_s=rate_per_s,
+        warmed=True,
+        **whole,  # type: ignore[arg-type]
+    )
+
+
+def simulated_ttft_ms(run: PlannedRun, seed: int = 1) -> float:
+    """Mean time to the first token of an open loop, in virtual time."""
+    load = Workload.of(
+        run.lengths, request_count=run.request_count, arrivals=Poisson(run.rate_per_s), seed=seed
+    )
+    options = RunOptions(each_token=False)
+    found = simulate(run.plan, run.shape, run.node, load, options=options).records
+    return 1e3 * sum(each.ttft_s or 0.0 for each in found) / len(found)
+
+
 @pytest.mark.parametrize(
     ("load", "fields", "ahead"),
     [
@@ -88,18 +112,12 @@ def test_users_with_answers_of_all_lengths_miss_a_step_by_formula_and_simulated(
 
 def test_first_tokens_of_a_capped_open_loop_do_not_come_sooner_where_it_fills() -> None:
     """It is a closed loop then, whose prompts miss a step as they did before."""
-    run = PlannedRun(
-        shape=SHAPE,
-        node=node(gpu="H100"),
-        plan=Plan(model="m", engine="vllm", engine_version="0.32.0"),
-        lengths=LengthLaws.ranged(400, 400, 0.0),
-        concurrency=8,
-        request_count=2000,
-        protocol="open",
-        capped=True,
-        warmed=True,
-    )
-    runs = [msgspec.structs.replace(run, rate_per_s=rate) for rate in (5.0, 20.0, 60.0)]
+    plan = Plan(model="m", engine="vllm", engine_version="0.32.0")
+    lengths = LengthLaws.ranged(400, 400, 0.0)
+    runs = [
+        open_run(plan, lengths, rate, concurrency=8, request_count=2000, capped=True)
+        for rate in (5.0, 20.0, 60.0)
+    ]
     few, some, full = (each.point.ttft_ms for each in predict_runs(runs))
     assert few < 1.05 * some
     assert some < 1.05 * full
@@ -134,57 +152,30 @@ def test_a_setting_says_whether_steps_are_composed_ahead(ahead: bool) -> None:
 @pytest.mark.parametrize(("release", "ahead"), [("0.5.9", True), ("0.3.6", False)])
 def test_sglang_composes_ahead_from_its_fourth_release_on(release: str, ahead: bool) -> None:
     """By formula and simulated, unless it is told not to."""
-    machine, lengths = node(gpu="H100"), LengthLaws.fixed(300, 200)
-    load = Workload.of(lengths, request_count=200, arrivals=Poisson(8.0))
-    ttft_ms, tpot_ms, simulated_ms = [], [], []
-    for extra in ((), (("disable_overlap_schedule", True),)):
-        plan = Plan(model="m", engine="sglang", engine_version=release, extra=extra)
-        run = PlannedRun(
-            shape=SHAPE,
-            node=machine,
-            plan=plan,
-            lengths=lengths,
-            concurrency=1,
-            request_count=200,
-            protocol="open",
-            rate_per_s=8.0,
-            warmed=True,
+    silent, told = (
+        open_run(
+            Plan(model="m", engine="sglang", engine_version=release, extra=extra),
+            LengthLaws.fixed(300, 200),
+            8.0,
         )
-        [prediction] = predict_runs([run])
-        ttft_ms.append(prediction.point.ttft_ms)
-        tpot_ms.append(prediction.point.tpot_ms)
-        found = simulate(plan, SHAPE, machine, load).records
-        simulated_ms.append(1e3 * sum(each.ttft_s or 0.0 for each in found) / len(found))
-    assert (ttft_ms[0] > ttft_ms[1] + 2) is ahead
-    assert (tpot_ms[1] > tpot_ms[0] + 0.5) is ahead  # the device waits for the host
+        for extra in ((), (("disable_overlap_schedule", True),))
+    )
+    first, second = (each.point for each in predict_runs([silent, told]))
+    simulated_ms = [simulated_ttft_ms(run) for run in (silent, told)]
+    assert (first.ttft_ms > second.ttft_ms + 2) is ahead
+    assert (second.tpot_ms > first.tpot_ms + 0.5) is ahead  # the device waits for the host
     assert (simulated_ms[0] > simulated_ms[1] + 2) is ahead
-    assert ttft_ms[0] == pytest.approx(simulated_ms[0], rel=0.15)
+    assert first.ttft_ms == pytest.approx(simulated_ms[0], rel=0.15)
 
 
 def test_a_step_that_is_missed_may_be_one_of_prompts() -> None:
     """Where a third of the time is of prompts, the mean step is longer than one that decodes."""
-    machine, lengths = node(gpu="H100"), LengthLaws.fixed(1024, 32)
     shape = load_shape("meta-llama/Llama-3.1-8B-Instruct", catalogue_first=True)
     plan = Plan(model="m", engine="sglang", engine_version="0.5.9")
-    run = PlannedRun(
-        shape=shape,
-        node=machine,
-        plan=plan,
-        lengths=lengths,
-        concurrency=1,
-        request_count=400,
-        protocol="open",
-        rate_per_s=20.0,
-        warmed=True,
-    )
+    run = open_run(plan, LengthLaws.fixed(1024, 32), 20.0, shape=shape, request_count=400)
     [prediction] = predict_runs([run])
-    ttft_ms = []
-    for seed in (1, 2, 3):
-        load = Workload.of(lengths, request_count=400, arrivals=Poisson(20.0), seed=seed)
-        options = RunOptions(each_token=False)
-        found = simulate(plan, shape, machine, load, options=options).records
-        ttft_ms.append(1e3 * sum(each.ttft_s or 0.0 for each in found) / len(found))
-    assert prediction.point.ttft_ms == pytest.approx(sum(ttft_ms) / 3, rel=0.03)
+    simulated_ms = sum(simulated_ttft_ms(run, seed) for seed in (1, 2, 3)) / 3
+    assert prediction.point.ttft_ms == pytest.approx(simulated_ms, rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -209,23 +200,9 @@ def test_told_not_to_compose_ahead_the_device_waits_for_the_host(
     plans = [
         Plan(model="m", engine=planned, engine_version=release, extra=extra) for extra in ((), told)
     ]
+    lengths = LengthLaws.fixed(300, 200)
     silent, slower = predict_runs(
-        [
-            PlannedRun(
-                shape=SHAPE,
-                node=node(gpu="H100"),
-                plan=plan,
-                lengths=LengthLaws.fixed(300, 200),
-                concurrency=1,
-                request_count=200,
-                engine=engine,
-                engine_version=release,
-                protocol="open",
-                rate_per_s=8.0,
-                warmed=True,
-            )
-            for plan in plans
-        ]
+        [open_run(plan, lengths, 8.0, engine=engine, engine_version=release) for plan in plans]
     )
     assert (slower.point.tpot_ms > silent.point.tpot_ms + 0.5) is waits
     assert (slower.point.ttft_ms < silent.point.ttft_ms - 2) is waits

@@ -423,7 +423,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
 
     def told_ahead(self, plan: Plan) -> bool | None:
         """Whether its setting says that steps are composed ahead; `None` where none does."""
-        asked = _settings(plan).get(self.ahead.setting) if self.ahead else None
+        asked = None if self.ahead is None else _settings(plan).get(self.ahead.setting)
         if self.ahead is None or not isinstance(asked, bool):
             return None
         if self.ahead.turns_off:

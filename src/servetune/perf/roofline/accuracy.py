@@ -245,7 +245,7 @@ def _by_property(known: Callable[[], _Cells], shared: tuple[str, ...]) -> Mappin
 def accuracy_of(kind: Kind) -> Accuracy:
     """Errors for the measured rows that are nearest to a kind, and for published runs."""
     found = _accuracy(kind, cells)
-    return msgspec.structs.replace(found, published=_accuracy(kind, published))
+    return msgspec.structs.replace(found, published=_accuracy(kind, published_cells))
 
 
 def _accuracy(kind: Kind, known: Callable[[], _Cells]) -> Accuracy:
@@ -326,7 +326,7 @@ def cells() -> tuple[Cell, ...]:
 
 
 @functools.cache
-def published() -> tuple[Cell, ...]:
+def published_cells() -> tuple[Cell, ...]:
     """All kinds of runs that people published."""
     return _read("published.csv")
 
@@ -358,7 +358,7 @@ def _numbers(text: str) -> tuple[float, ...]:
     return tuple(float(number) for number in text.split())
 
 
-def document(groups: Mapping[tuple[str, Kind], tuple[np.ndarray, np.ndarray]]) -> str:
+def cells_csv(groups: Mapping[tuple[str, Kind], tuple[np.ndarray, np.ndarray]]) -> str:
     """Text of a file of cells.
 
     Args:

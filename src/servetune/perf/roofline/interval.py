@@ -91,8 +91,8 @@ _MEASURED_KINDS = (
 #: reached 13,800 tokens/s on one host and 19,300 on another, vLLM 0.11 22,800 and 26,200.
 STREAM_DOUBT = 1.5
 _UNSEEN = (
-    "of runs that no fit had seen such factors hold nine in ten that people published, and more "
-    "of laboratories'"
+    "nine in ten runs of sources that were left out lay within such factors, all published runs "
+    "counted as one source among laboratories"
 )
 _BASIS = {
     "known": f"the device was measured under this engine; {_UNSEEN}",
