@@ -276,6 +276,8 @@ def page(reports: Sequence[Report], refused: Mapping[str, int]) -> str:
     ]
     for name, of in STRATA.items():
         lines += ["", f"## By {name}", "", *table(unseen, of)]
+    lines += ["", "## All sound runs by how requests come", ""]
+    lines += table(sound, STRATA["how requests come"])
     lines += ["", "## Beside laboratories", "", _BESIDE, *beside_laboratories(sound)]
     worst = sorted(
         (
