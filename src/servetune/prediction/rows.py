@@ -55,7 +55,7 @@ from servetune.plan import Plan
 from servetune.prediction.conventions import Convention, RowFacts, UnstatedSettings
 from servetune.prediction.stated_settings import attention_ranks, registered, stated_settings
 from servetune.workload import LengthLaws
-from servetune.workload.laws import Always, Law, LogNormal, Uniform
+from servetune.workload.laws import Always, Law, LogNormal, Table, Uniform
 
 #: Value of a cell that is written.
 Cell: TypeAlias = str | float
@@ -421,9 +421,26 @@ def _word(row: Mapping[str, str], name: str) -> str:
     return word
 
 
-#: Standard deviation of lengths over their mean, where a row gives means of a mixed set: of
-#: conversations, and of long documents, which sets choose by their length.
-_MIXED_SPREAD, _LONG_SPREAD, _LONG_TOKENS = 0.9, 0.2, 2048
+#: Quantiles of the lengths of ShareGPT's conversations, scaled to a row's mean: histograms of 2,104
+#: requests of SGLang's load generator, which its documentation of metrics prints. That generator
+#: drops prompts above 1,024 tokens, as vLLM's does; vLLM's also drops answers below four tokens and
+#: pairs above 2,048. The sample of the Qwen3-4B walk-through (`SHAREGPT`) has longer prompts and no
+#: answer above 1,000. Four tokens at least, and the end of the last bin, are read into them.
+_PROMPTS = Table(
+    points=(
+        *((0, 4), (0.0105, 5), (0.0908, 10), (0.2429, 20), (0.3921, 50), (0.4739, 100)),
+        *((0.5618, 200), (0.8308, 500), (0.999, 1000), (1, 1024)),
+    )
+)
+_ANSWERS = Table(
+    points=(
+        *((0, 4), (0.0233, 5), (0.096, 10), (0.2129, 20), (0.3869, 50), (0.4653, 100)),
+        *((0.6017, 200), (0.895, 500), (0.9957, 1000), (1, 2000)),
+    )
+)
+#: Mean from which on lengths of a mixed set are those of documents, which sets choose by their
+#: length, and their standard deviation over the mean.
+_LONG_TOKENS, _LONG_SPREAD = 2048, 0.2
 #: Share of a power of two from which on a mean answer says that clients cut answers there, which
 #: then differ as little as `_CUT_SPREAD`: those of conversations have 0.75 to 0.89 of 256.
 _CUT_FROM, _CUT_SPREAD = 0.9, 0.1
@@ -465,7 +482,7 @@ def _lengths(row: Mapping[str, str], facts: RowFacts, equal: bool) -> LengthLaws
     stated = bool(row.get("range_ratio", "").strip())
     if not stated and row.get("protocol", "").strip():
         mixed = not all(_number(row, name).is_integer() for name in ("isl", "osl"))
-        return LengthLaws(_spread(row, "isl", mixed), _spread(row, "osl", mixed))
+        return LengthLaws(_length_law(row, "isl", mixed), _length_law(row, "osl", mixed))
     usual = 1.0 if equal else RANGE_RATIO
     ratio = _number(row, "range_ratio", default=usual, from_zero=True)
     return _ranged(facts.prompt_tokens, facts.output_tokens, ratio)
@@ -477,19 +494,21 @@ def _ranged(prompt_tokens: int, output_tokens: int, ratio: float) -> LengthLaws:
     return LengthLaws.ranged(prompt_tokens, output_tokens, ratio)
 
 
-def _spread(row: Mapping[str, str], name: str, mixed: bool) -> Law:
+def _length_law(row: Mapping[str, str], name: str, mixed: bool) -> Law:
     """Law of a length: a number that is not whole is the mean of lengths that differ.
 
     Where one of the two is not whole, the other is a mean, too, if it is written with a decimal
-    point: `194.0`.
+    point: `194.0`. Lengths with a short mean have the shape of conversations, in which a fifth of
+    the answers is shorter than a tenth of the mean.
     """
     mean = _number(row, name)
     if mean.is_integer() and not (mixed and "." in row[name]):
         return Always(int(mean))
-    spread = _MIXED_SPREAD if mean < _LONG_TOKENS else _LONG_SPREAD
     if name == "osl" and mean >= _CUT_FROM * 2 ** math.ceil(math.log2(mean)):
-        spread = _CUT_SPREAD
-    return LogNormal.of_mean(mean, spread * mean)
+        return LogNormal.of_mean(mean, _CUT_SPREAD * mean)
+    if mean >= _LONG_TOKENS:
+        return LogNormal.of_mean(mean, _LONG_SPREAD * mean)
+    return msgspec.structs.replace(_PROMPTS if name == "isl" else _ANSWERS, mean=mean)
 
 
 def _request_count(row: Mapping[str, str], protocol: Protocol | None, concurrency: int) -> int:

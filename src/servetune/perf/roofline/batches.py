@@ -38,6 +38,8 @@ _MOST_GENERATIONS = 100
 _PRICED = 8
 #: Share of the requests below which nobody waits any more, and a number instead of none.
 _WAITED, _LEAST = 1e-9, 1e-12
+#: Share of the requests that is all of them.
+_ALL = 0.999
 #: Times of a run at which a request begins, one after as many requests as another; the decode steps
 #: that steps of prompts alone are taken for.
 _STARTS, _AT_ONCE = 32, 1e-3
@@ -48,8 +50,9 @@ def batches(runs: Runs, laws: StepLaws) -> RunTimes:
     wanting = np.where(runs.requests > runs.users, runs.requests, runs.users)
     placed = np.minimum(wanting, runs.placed(laws.c))
     placed = np.where(runs.requests > runs.users, np.minimum(placed, runs.users), placed)
-    steps = _Steps(runs, laws, placed)
-    flow = _flow(runs, steps, wanting, placed)
+    places = _places(runs, laws, wanting, placed)
+    steps = _Steps(runs, laws, places.first)
+    flow = _flow(runs, steps, wanting, places)
     # They are taken in one after another.
     outside_s = runs.request_s(laws) + laws.c["closed_loop.intake_s"] * placed / 2
     whole_s, ttft_s = outside_s + flow.whole_s, outside_s + flow.ttft_s
@@ -57,6 +60,8 @@ def batches(runs: Runs, laws: StepLaws) -> RunTimes:
     tau_s = answer_s / np.maximum(1.0, runs.answer_steps)
     tau_s = np.where(runs.answer_steps > 0, np.maximum(tau_s, flow.lone_s), flow.lone_s)
     answer_s = np.maximum(answer_s, runs.answer_steps * tau_s)
+    # A run of one takes as long as the mean answer, not as the median.
+    whole_s = np.maximum(whole_s, ttft_s + answer_s)
     # Of engines that gather prompts the flow does not know which answers wait for them.
     alike = runs.equal | runs.gathers(laws.c)
     gap_s = np.where(alike, tau_s, np.maximum(flow.gap_s, flow.lone_s))
@@ -79,6 +84,47 @@ class _Times(NamedTuple):
     whole_s: Array
     gap_s: Array
     lone_s: Array
+
+
+class _Places(NamedTuple):
+    """Places of R runs.
+
+    Attributes:
+        usual: Sequences that have a place in the mean, shape (R,).
+        seats: Most that have one at a time, shape (R,).
+        cached: Decoding sequences of the usual mix whose whole answers fit the cache, shape (R,);
+            infinite where an engine does not reserve whole answers.
+        rooms: `Runs.rooms`, shape (R, J).
+    """
+
+    usual: Array
+    seats: Array
+    cached: Array
+    rooms: Array
+
+    @property
+    def mean_room(self) -> Array:
+        """Mean of `rooms` over requests as they arrive, shape (R,)."""
+        return np.asarray(self.rooms @ np.array(ANSWER_SHARES))
+
+    @property
+    def first(self) -> Array:
+        """Requests that find a place at first, before long answers are the most frequent."""
+        return np.asarray(
+            np.maximum(self.usual, np.minimum(self.seats, self.cached / self.mean_room))
+        )
+
+    def part(self, chosen: Mask) -> _Places:
+        return _Places(*(each[chosen] for each in self))
+
+
+def _places(runs: Runs, laws: StepLaws, wanting: Array, usual: Array) -> _Places:
+    """Places of runs of which `wanting` requests come and `usual` have a place in the mean."""
+    most = np.minimum(wanting, np.minimum(runs.seats, runs.users))
+    reserves = runs.reserves(laws.c) & ~runs.equal
+    seats = np.where(reserves, np.maximum(most, usual), usual)
+    cached = np.where(reserves, np.maximum(1.0, runs.whole_cached), np.inf)
+    return _Places(usual, seats, cached, runs.rooms(laws.c))
 
 
 class _Steps:
@@ -147,15 +193,15 @@ def _added_s(prompts: Array, full: Array, one_s: Array, full_s: Array) -> Array:
     return np.where(prompts < 1, prompts * one_s, np.maximum(several_s, prompts * full_s))
 
 
-def _flow(runs: Runs, steps: _Steps, wanting: Array, placed: Array) -> _Times:
+def _flow(runs: Runs, steps: _Steps, wanting: Array, places: _Places) -> _Times:
     """Times of the runs whose requests come at once; those of like strides together."""
-    count = np.minimum(wanting, _MOST_GENERATIONS * placed)
+    count = np.minimum(wanting, _MOST_GENERATIONS * places.usual)
     found = np.ones((5, len(count)))
     for equal, queued in ((e, q) for e in (True, False) for q in (True, False)):
-        chosen = runs.at_once & (runs.equal == equal) & ((count > placed) == queued)
+        chosen = runs.at_once & (runs.equal == equal) & ((count > places.usual) == queued)
         if chosen.any():
-            answers = runs.answers[chosen]
-            flow = _Flow(steps.part(chosen), answers, count[chosen], placed[chosen], equal=equal)
+            answers, mine = runs.answers[chosen], places.part(chosen)
+            flow = _Flow(steps.part(chosen), answers, count[chosen], mine, equal=equal)
             found[:, chosen] = flow.times()
     more = wanting / count
     ttft_s = found[0] * more
@@ -194,15 +240,17 @@ class _Flow:
     Args:
         answers: Decode steps by share of the answers, shape (R, J).
         count: Requests.
-        placed: Places.
         equal: Whether all answers of a run are of one length.
     """
 
     def __init__(
-        self, steps: _Steps, answers: Array, count: Array, placed: Array, *, equal: bool
+        self, steps: _Steps, answers: Array, count: Array, places: _Places, *, equal: bool
     ) -> None:
-        self._steps, self._count, self._placed, self._equal = steps, count, placed, equal
+        placed = places.usual
+        self._steps, self._count, self._equal = steps, count, equal
+        self._places, self._mean_room = places, places.mean_room
         self._shares = np.ones(1) if equal else np.array(ANSWER_SHARES)
+        self._rooms = places.rooms[:, : len(self._shares)]
         self._longest = answers[:, 0] if equal else longest(answers, count)
         law_mean = (answers * ANSWER_SHARES).sum(axis=1)
         mean = np.maximum(1.0, law_mean)
@@ -218,7 +266,7 @@ class _Flow:
         # Share of the answers that end while prompts still fill the steps.
         self._among = np.maximum(0.0, 1 - mean / np.maximum(1.0, prompt_steps))
         # Whoever follows an answer has its place for the step, or steps, of its own prompt, too.
-        own = np.where(steps.apart | (count <= placed), 0.0, np.maximum(1.0, 1 / full))
+        own = np.where(steps.apart | (count <= places.first), 0.0, np.maximum(1.0, 1 / full))
         self._own, self._longest = own, self._longest + own
         queued = np.maximum(count / placed * (mean + own), prompt_steps) / _WAITING
         queued = np.maximum(mean / _OF_AN_ANSWER, queued)
@@ -233,7 +281,9 @@ class _Flow:
         #: Of these, prompts that took the place of an answer.
         self._followed = np.zeros_like(self._begun)
         zero = np.zeros_like(count)
-        self._waiting, self._ended, self._at_s = count.copy(), zero, zero
+        #: Answers that have ended, by share of them.
+        self._ended = np.zeros((len(count), len(self._shares)))
+        self._waiting, self._at_s = count.copy(), zero
         self._place, self._last = zero, zero
         self._ttft_s, self._e2e_s = zero, zero
         #: Decode steps, seconds and prompts computed until then, one after another; and how many
@@ -247,15 +297,16 @@ class _Flow:
             if not (self._waiting > _WAITED * self._count).any():
                 break
             self._stride_on(number)
+        ended = self._ended.sum(axis=1)
         for long in self._last_strides():
-            now = np.maximum(self._ended, np.minimum(self._count, self._ended_by(long)))
-            ending = now - self._ended
-            step_s = self._steps.decode_s(self._count - self._ended - ending / 2)
+            now = np.maximum(ended, np.minimum(self._count, self._ended_by(long)))
+            ending = now - ended
+            step_s = self._steps.decode_s(self._count - ended - ending / 2)
             self._e2e_s = self._e2e_s + ending * (self._at_s + long * step_s / 2)
-            self._ended, self._place = now, self._place + long
+            ended, self._place = now, self._place + long
             self._at_s = self._at_s + long * step_s
             self._seen.append((self._place, self._at_s, self._count, np.zeros_like(long)))
-        e2e_s = self._e2e_s + np.maximum(0.0, self._count - self._ended) * self._at_s
+        e2e_s = self._e2e_s + np.maximum(0.0, self._count - ended) * self._at_s
         lone_s = self._steps.decode_s(np.ones_like(self._count))
         gap_s = lone_s if self._equal else self._gap_s()
         return self._ttft_s / self._count, e2e_s / self._count, self._at_s, gap_s, lone_s
@@ -283,7 +334,11 @@ class _Flow:
         return np.asarray((gaps_s * counted).sum(axis=1) / np.maximum(_LEAST, counted.sum(axis=1)))
 
     def _ended_by(self, long: Array) -> Array:
-        """Answers that have ended after so many more decode steps."""
+        """Answers that have ended after so many more decode steps, shape (R,)."""
+        return np.asarray(self._ended_of(long).sum(axis=1))
+
+    def _ended_of(self, long: Array) -> Array:
+        """Answers of each share that have ended after so many more decode steps, shape (R, J)."""
         ended = self._begun_by(self._begun, long)
         if not self._own.any():
             return ended
@@ -302,16 +357,19 @@ class _Flow:
         low = np.minimum(place.astype(int), self._most_strides + 1)
         rows = np.arange(len(low))[:, None]
         below, above = begun[rows, low], begun[rows, low + 1]
-        return np.asarray((below + (place - low) * (above - below)) @ self._shares)
+        return np.asarray((below + (place - low) * (above - below)) * self._shares)
 
     def _stride_on(self, number: int) -> None:
         """One stride of the runs in which anybody waits."""
         steps, begun, apart = self._steps, self._begun, self._steps.apart
         taking = self._waiting > _WAITED * self._count
         long = np.where(taking, self._stride, 0.0)
-        running = np.where(taking, np.maximum(0.0, begun[:, number] - self._ended), 0.0)
+        inside = begun[:, number, None] * self._shares - self._ended
+        running = np.where(taking, np.maximum(0.0, inside.sum(axis=1)), 0.0)
         # Free places first: full steps of prompts.
-        free = np.minimum(self._waiting, np.maximum(0.0, self._placed - running)) * taking
+        room = (self._places.cached - (inside * self._rooms).sum(axis=1)) / self._mean_room
+        free = np.maximum(0.0, np.minimum(self._places.seats - running, room))
+        free = np.minimum(self._waiting, free) * taking
         fill = self._fill(running, free, long)
         self._ttft_s = self._ttft_s + fill.prompts * (self._at_s + fill.all_s / 2 + fill.half_s)
         # Then those who take the places of answers that end.
@@ -319,12 +377,17 @@ class _Flow:
         begun[:, number + 1] = np.where(taking, begun[:, number], self._count)
         begun[:, number + 1] += np.where(apart, 0.0, fill.prompts)
         rest = np.where(apart, long, np.maximum(0.0, long - fill.steps))
-        ending = np.maximum(0.0, self._ended_by(long) - self._ended) * taking
-        follow = np.minimum(ending, np.maximum(0.0, self._waiting - fill.prompts))
+        ending_of = np.maximum(0.0, self._ended_of(long) - self._ended) * taking[:, None]
+        ending = ending_of.sum(axis=1)
+        most = ending + np.maximum(0.0, self._places.seats - running - fill.prompts)
+        follow = np.minimum(
+            (ending_of * self._rooms).sum(axis=1) / self._mean_room,
+            np.clip(self._waiting - fill.prompts, 0.0, most),
+        )
         follow = np.where(apart, follow, np.minimum(follow, rest * fill.full))
         follow = np.where(self._in_step, 0.0, follow)
         leaving = np.where(self._in_step, 0.0, ending - follow)
-        within = np.minimum(self._placed, running + fill.prompts - leaving / 2)
+        within = np.minimum(self._places.seats, running + fill.prompts - leaving / 2)
         plain_s, one_s, full_s = steps.at(within)
         rate = follow / np.maximum(rest, _LEAST)
         met = -np.expm1(-rate)  # share of the steps that have prompts, which come by chance
@@ -345,11 +408,11 @@ class _Flow:
         done = taking & (self._waiting <= _WAITED * self._count)
         begun[done, number + 1] = self._count[done]
         filled = np.where(apart, np.minimum(_AT_ONCE * taking, long), np.minimum(fill.steps, long))
-        few = (fill.prompts > 0) & (self._count <= np.maximum(1.0, fill.full))
+        few = (fill.prompts >= _ALL * self._count) & (self._count <= np.maximum(1.0, fill.full))
         group = np.where(few, self._count, np.where(fill.full < 1, 1.0, 0.0))
         until = self._place + filled
         self._seen.append((until, from_s, self._seen[-1][2] + fill.prompts, group))
-        self._ended, self._at_s = self._ended + ending, from_s + following_s
+        self._ended, self._at_s = self._ended + ending_of, from_s + following_s
         self._place = self._place + long
         self._seen.append(
             (self._place, self._at_s, self._seen[-1][2] + follow, np.zeros_like(long))
@@ -382,7 +445,7 @@ class _Flow:
     def _last_strides(self) -> Iterator[Array]:
         """Strides in which nobody waits, to the end of the longest answer."""
         end = self._place + self._left_steps()
-        quiet = np.where(self._count > self._placed, 0.0, self._answers[:, 0] - self._place)
+        quiet = np.where(self._count > self._places.first, 0.0, self._answers[:, 0] - self._place)
         quiet = np.clip(quiet, 0.0, end - self._place)
         yield quiet
         for left in range(_ENDING[self._equal], 0, -1):

@@ -144,14 +144,12 @@ class Runs:
         in_flight = np.where(self.at_a_rate, in_flight, np.minimum(in_flight, count))
         self.concurrency = in_flight
         self.budget = np.array([plan.max_num_batched_tokens for plan in plans], float)
-        most = np.array([plan.max_num_seqs for plan in plans], float)
+        self.seats = np.array([plan.max_num_seqs for plan in plans], float) / stages
         self.kv_tokens = np.asarray(kv_tokens, float) / stages
         caches = list(zip(moments, kv_tokens, strict=True))
-        self.places, self.whole_places = (
-            np.maximum(1.0, np.minimum(most, cached) / stages)
-            for cached in (
-                [m.places(kv, whole_answers=whole) for m, kv in caches] for whole in (False, True)
-            )
+        self.cached, self.whole_cached = (
+            np.array([m.places(kv, whole_answers=whole) for m, kv in caches]) / stages
+            for whole in (False, True)
         )
         computed = [m.computed(kv) for m, kv in caches]
         self.inputs, self.pairs, own_pairs = map(np.array, zip(*computed, strict=True))
@@ -216,8 +214,22 @@ class Runs:
         return np.asarray(np.minimum(self.users, self.most_placed(c)))
 
     def most_placed(self, c: Mapping[str, Array]) -> Array:
-        whole = (c["scheduling.whole_answers"] > 0) | (c["scheduling.known_answers"] > 0)
-        return np.asarray(np.where(whole, self.whole_places, self.places))
+        cached = np.where(self.reserves(c), self.whole_cached, self.cached)
+        return np.asarray(np.maximum(1.0, np.minimum(self.seats, cached)))
+
+    def reserves(self, c: Mapping[str, Array]) -> Mask:
+        """Whether a sequence is let in only when its whole answer has room."""
+        return np.asarray((c["scheduling.whole_answers"] > 0) | (c["scheduling.known_answers"] > 0))
+
+    def rooms(self, c: Mapping[str, Array]) -> Array:
+        """Tokens of cache that an answer of each of `ANSWER_SHARES` reserves, shape (R, J).
+
+        Relative to the mean of decoding sequences, among which long answers are the most frequent;
+        one where an engine does not reserve whole answers.
+        """
+        held = np.array([m.reserved_tokens or 1.0 for m in self._moments])
+        tokens = self._prompt_tokens[:, None] + 1 + self.answers * self.gained[:, None]
+        return np.where(self.reserves(c)[:, None], tokens / held[:, None], 1.0)
 
     def apart(self, c: Mapping[str, Array]) -> Mask:
         """Whether prompts are computed in steps of their own."""
