@@ -76,14 +76,39 @@ async def test_what_is_beyond_a_limit_is_refused_in_words(serving, sent, status,
     assert (got, words in detail) == (status, True), detail
 
 
-async def test_framing_beyond_a_limit_is_refused_where_it_comes_at_once(serving):
+@pytest.mark.parametrize(
+    ("sent", "status", "words"),
+    [
+        (HEAD + b"X: " + b"y" * 10_000, 431, "head is larger"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + 200 * (b"1;" + b"e" * 500 + b"\r\na\r\n"),
+         413, "framing and trailers are larger"),
+    ],
+)  # fmt: skip
+async def test_what_is_beyond_a_limit_is_refused_where_it_comes_at_once(
+    serving, sent, status, words
+):
     """A busy machine reads all of it together."""
-    chunked = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
     async with serving(limits=msgspec.structs.replace(SMALL, request_s=30)) as client:
         one = client()
-        await one.send_raw(chunked + 200 * (b"1;" + b"e" * 500 + b"\r\na\r\n"))
+        await one.send_raw(sent)
         (got,), detail = await refusal(one)
-    assert (got, "framing and trailers are larger" in detail) == (413, True), detail
+    assert (got, words in detail) == (status, True), detail
+
+
+async def test_a_head_within_its_limit_may_come_in_pieces(serving):
+    """Each byte of it counts once, however it is cut."""
+    async with serving(limits=SMALL) as client:
+        one = client()
+        for part in (
+            HEAD,
+            *[b"X-%d: %b\r\n" % (i, b"y" * 90) for i in range(8)],
+            b"Content-Length: 2\r\n",
+        ):
+            await one.send_raw(part)
+            await asyncio.sleep(0.01)
+        await one.send_raw(b"\r\n{}")
+        reply = await one.read()
+    assert reply.status == 400, reply.body
 
 
 @pytest.mark.parametrize(

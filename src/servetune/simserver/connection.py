@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
         self._site.closed(self)
 
     def data_received(self, data: bytes) -> None:
-        in_head, self._ended_one = self._in_head, False
+        self._ended_one = False
         byte_count = len(data)
         if self._is_told:
             self._thrown_bytes += byte_count
@@ -114,8 +114,6 @@ class Connection(asyncio.Protocol):
                 data = self._feed(data)
             if self._in_message and not self._ended_one:
                 self._count_message(byte_count)
-            if in_head and self._in_head:
-                self._count_head(byte_count)
         except _Refused as refused:
             self._refuse(refused)
         if len(self._waiting) >= self._limits.pipelined and self._transport is not None:
@@ -265,15 +263,20 @@ class Connection(asyncio.Protocol):
 
     def _count_head(self, byte_count: int) -> None:
         self._head_bytes += byte_count
-        if self._head_bytes > self._limits.head_bytes:
+        self._limit_head(self._head_bytes)
+
+    def _limit_head(self, byte_count: int) -> None:
+        if byte_count > self._limits.head_bytes:
             raise _Refused(431, f"the head is larger than {self._limits.head_bytes >> 10} KiB")
 
     def _count_message(self, byte_count: int) -> None:
-        """Count bytes of a request that is not whole; a body's framing and trailers as well."""
+        """Count bytes of a request that is not whole: its head, or a body's framing and trailers."""
         self._arriving_bytes += byte_count
         self._hold(byte_count)
-        counted_bytes = self._head_bytes + len(self._body)
-        framing_bytes = 0 if self._in_head else self._arriving_bytes - counted_bytes
+        if self._in_head:
+            self._limit_head(self._arriving_bytes)
+            return
+        framing_bytes = self._arriving_bytes - self._head_bytes - len(self._body)
         if framing_bytes > self._limits.framing_bytes:
             most = self._limits.framing_bytes >> 10
             raise _Refused(413, f"the body's framing and trailers are larger than {most} KiB")
