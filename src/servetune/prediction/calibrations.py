@@ -6,11 +6,12 @@ and corrects predictions for that model, machine and engine alone.
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -39,6 +40,9 @@ from servetune.workload import AllAtOnce, Workload, parse_arrivals, workload_fro
 FOLDER_VARIABLE = "SERVETUNE_CALIBRATIONS"
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
+#: Simulations of an open loop at most, logarithm of a ratio that is near enough to one, and of the
+#: largest factor on steps: what is further off had another cause.
+_SECANTS, _NEAR, _REACH = 4, 0.005, 0.7
 
 
 class AnchorTrial(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,17 +170,31 @@ def _plan_of(record: TrialRecord, shape: NetworkShape) -> Plan:
 def _anchor(
     record: TrialRecord, shape: NetworkShape, node: Node, learned: dict[str, float]
 ) -> AnchorTrial:
-    """Trial and its simulation, which serves the same requests in the same way."""
+    """Trial and its simulation, which serves the same requests in the same way.
+
+    Of an open loop the predicted times are those of steps that are off by one factor: slower steps
+    keep more requests in flight, so that near saturation its times are off by more than steps are.
+    """
     workload, plan = _workload_of(record), _plan_of(record, shape)
-    law = Calibration(learned=learned)
-    simulated = simulate(plan, shape, node, workload, calibration=law)
-    predicted = summarize(simulated.records, duration_s=1.0, extras=False)
+    measured_tpot_ms = record.results.mean_tpot_ms
+    assert measured_tpot_ms is not None  # of a trial that can serve
+
+    def simulated(step_factor: float) -> _Simulated:
+        law = Calibration(tpot_factor=step_factor, learned=learned)
+        run = simulate(plan, shape, node, workload, calibration=law)
+        means = summarize(run.records, duration_s=run.duration_s, extras=False)
+        return _Simulated(
+            ttft_ms=means["mean_ttft_ms"],
+            tpot_ms=means["mean_tpot_ms"],
+            in_flight=len(run.records) / run.duration_s * means["mean_e2e_latency_ms"] / MS_PER_S,
+        )
+
+    predicted, step_factor = simulated(1.0), 1.0
     in_flight = float(workload.concurrency or 0)
     if _open_loop(record):
-        in_flight = _measured_in_flight(record) or predicted["mean_e2e_latency_ms"] / MS_PER_S * (
-            len(simulated.records) / simulated.duration_s
-        )
+        in_flight = _measured_in_flight(record) or predicted.in_flight
         in_flight = min(in_flight, workload.concurrency or in_flight)
+        step_factor, predicted = _with_measured_steps(simulated, predicted, measured_tpot_ms)
     run = PlannedRun(
         shape=shape,
         node=node,
@@ -191,13 +209,51 @@ def _anchor(
         plan=plan.label,
         concurrency=max(1, round(in_flight)),
         anchor=Anchor(
-            predicted_ttft_ms=predicted["mean_ttft_ms"],
-            predicted_tpot_ms=predicted["mean_tpot_ms"],
+            predicted_ttft_ms=predicted.ttft_ms / step_factor,
+            predicted_tpot_ms=predicted.tpot_ms / step_factor,
             measured_ttft_ms=record.results.mean_ttft_ms,
-            measured_tpot_ms=record.results.mean_tpot_ms,
+            measured_tpot_ms=measured_tpot_ms,
             place=place,
         ),
     )
+
+
+class _Simulated(NamedTuple):
+    """Means of a simulated trial."""
+
+    ttft_ms: float
+    tpot_ms: float
+    in_flight: float
+
+
+def _with_measured_steps(
+    simulated: Callable[[float], _Simulated], predicted: _Simulated, measured_tpot_ms: float
+) -> tuple[float, _Simulated]:
+    """Factor on every step with which a trial has its measured time per token, and its means then.
+
+    By secants over logarithms, between no factor and the one that a time without queues needs.
+
+    Args:
+        simulated: Means of the trial by the factor on every step.
+        predicted: Means without a factor.
+        measured_tpot_ms: Measured time per token.
+    """
+
+    def off(means: _Simulated) -> float:
+        return math.log(measured_tpot_ms / means.tpot_ms)
+
+    known = [(0.0, predicted)]
+    furthest = log = min(max(off(predicted), -_REACH), _REACH)
+    while len(known) <= _SECANTS and abs(off(known[-1][1])) > _NEAR:
+        known.append((log, simulated(math.exp(log))))
+        (before, earlier), (now, means) = known[-2:]
+        moved = off(earlier) - off(means)
+        if not moved:
+            break
+        ahead = now + off(means) * (now - before) / moved
+        log = min(max(ahead, min(0.0, furthest)), max(0.0, furthest))
+    log, means = min(known, key=lambda one: abs(off(one[1])))
+    return math.exp(log), means
 
 
 def _measured_in_flight(record: TrialRecord) -> float | None:

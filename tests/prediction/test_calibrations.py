@@ -1,0 +1,86 @@
+"""Calibrations by measured trials: what an open loop says of the steps."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from servetune.hardware import node
+from servetune.metrics import summarize
+from servetune.models import load_shape
+from servetune.perf import Calibration
+from servetune.perf.sim import simulate
+from servetune.plan import Plan
+from servetune.prediction.calibrations import from_trials
+from servetune.store import TrialRecord
+from servetune.store.schema import TrialConfig
+from servetune.workload import workload_from_client_args
+
+MODEL = "Qwen/Qwen3-8B"
+SHAPE, MACHINE = load_shape(MODEL, catalogue_first=True), node(gpu="H100")
+PLAN = Plan(model=MODEL, engine="vllm")
+
+
+def load(**more):
+    return {
+        "num_prompts": 300,
+        "dataset_name": "random",
+        "random_input_len": 512,
+        "random_output_len": 128,
+        "random_range_ratio": 0.5,
+        **more,
+    }
+
+
+def means(client_args, calibration):
+    workload = workload_from_client_args(client_args)
+    run = simulate(PLAN, SHAPE, MACHINE, workload, calibration=calibration)
+    found = summarize(run.records, duration_s=run.duration_s, extras=True)
+    return {key: value for key, value in found.items() if key.startswith("mean_")}
+
+
+def measured(client_args, step_factor):
+    """Trial of a machine whose steps take so many times what the law says."""
+    return TrialRecord(
+        config=TrialConfig(client_args=client_args),
+        results=means(client_args, Calibration(tpot_factor=step_factor)),
+        plan=PLAN,
+    )
+
+
+@pytest.mark.parametrize("step_factor", [0.9, 1.08])
+def test_an_open_loop_near_saturation_says_how_long_steps_are(step_factor):
+    """Its times are off by more, as slower steps keep more requests in flight."""
+    busy = measured(load(request_rate=90), step_factor)
+    plain = means(load(request_rate=90), None)
+    off = busy.results.mean_tpot_ms / plain["mean_tpot_ms"]
+    assert abs(np.log(off)) > 1.5 * abs(np.log(step_factor))
+    (anchor,) = (
+        one.anchor for one in from_trials([busy], name="busy", shape=SHAPE, node=MACHINE).anchors
+    )
+    said = anchor.measured_tpot_ms / anchor.predicted_tpot_ms
+    assert said == pytest.approx(step_factor, rel=0.01)
+    assert anchor.measured_ttft_ms / anchor.predicted_ttft_ms == pytest.approx(
+        step_factor, rel=0.02
+    )
+
+
+def test_what_an_open_loop_said_holds_for_other_rates():
+    trials = [measured(load(request_rate=rate), 1.1) for rate in (60, 90)]
+    found = from_trials(trials, name="two", shape=SHAPE, node=MACHINE).calibration
+    for client_args in (load(request_rate=75), load(max_concurrency=48)):
+        truth = measured(client_args, 1.1).results.mean_tpot_ms
+        before, after = (
+            abs(np.log(means(client_args, given)["mean_tpot_ms"] / truth))
+            for given in (None, found)
+        )
+        assert after < 0.35 * before
+
+
+def test_a_time_that_no_step_explains_moves_steps_no_further_than_they_reach():
+    usual = measured(load(request_rate=5), 1.0)
+    times = {**usual.results, "mean_tpot_ms": 20 * usual.results.mean_tpot_ms}
+    late = msgspec.structs.replace(usual, results=times)
+    (one,) = from_trials([late], name="late", shape=SHAPE, node=MACHINE).anchors
+    said = one.anchor.measured_tpot_ms / one.anchor.predicted_tpot_ms
+    assert said > 15  # what steps do not explain is left to how outliers count
+    assert one.anchor.predicted_ttft_ms < 40
