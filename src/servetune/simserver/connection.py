@@ -270,7 +270,7 @@ class Connection(asyncio.Protocol):
             raise _Refused(431, f"the head is larger than {self._limits.head_bytes >> 10} KiB")
 
     def _count_message(self, byte_count: int) -> None:
-        """Count bytes of a request that is not whole: its head, or a body's framing and trailers."""
+        """Count bytes of a request that is not whole: its head, or framing and trailers."""
         self._arriving_bytes += byte_count
         self._hold(byte_count)
         if self._in_head:
