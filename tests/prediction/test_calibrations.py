@@ -76,6 +76,19 @@ def test_what_an_open_loop_said_holds_for_other_rates():
         assert after < 0.35 * before
 
 
+@pytest.mark.parametrize("client_args", [load(request_rate=30), load(max_concurrency=16)])
+@pytest.mark.parametrize("late_ms", [60.0, -4.0])
+def test_first_tokens_are_as_late_in_simulations_as_trials_say(client_args, late_ms):
+    usual = measured(client_args, 1.0)
+    times = {**usual.results, "mean_ttft_ms": usual.results.mean_ttft_ms + late_ms}
+    trials = 6 * [msgspec.structs.replace(usual, results=times)]
+    found = from_trials(trials, name="late", shape=SHAPE, node=MACHINE).calibration
+    after = means(client_args, found)
+    moved = after["mean_ttft_ms"] - usual.results.mean_ttft_ms
+    assert 0.5 < moved / late_ms < 1.5  # what comes earlier catches an earlier step, too
+    assert after["mean_tpot_ms"] == pytest.approx(usual.results.mean_tpot_ms, rel=0.03)
+
+
 def test_a_time_that_no_step_explains_moves_steps_no_further_than_they_reach():
     usual = measured(load(request_rate=5), 1.0)
     times = {**usual.results, "mean_tpot_ms": 20 * usual.results.mean_tpot_ms}
