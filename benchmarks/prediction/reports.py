@@ -64,8 +64,8 @@ interval that is stated as 90%.
 
 `Looked at` are the {seen} whose predictions were looked at where a cause was sought: of those
 collected first, some; of those collected on 2026-11-28, later on 2026-11-29 (`2026-11-29b` to
-`f`) and on 2026-11-30 (`b` and `c`, too), all that are sound; of those before on 2026-11-29, bursts
-and a few others; and all on H20, RTX and in four bits, of few users of vLLM from 0.17 on, of vLLM
+`f`), on 2026-11-30 (`b` and `c`, too) and on 2026-12-01, all that are sound; of those before on
+2026-11-29, bursts and a few others; and all on H20, RTX and in four bits, of few users of vLLM from 0.17 on, of vLLM
 0.8 and 0.9, of SGLang with one user, with 16 or on H100, of eight users at most on AMD, of networks
 of GLM, DeepSeek, Kimi, MiniMax, Ling, Step, ERNIE and Nemotron 3 and of hybrids under SGLang and
 vLLM, bursts, open loops of SGLang, closed ones of vLLM whose answers vary, several devices without
@@ -94,6 +94,7 @@ _BLIND = """| collected | law | rows | time per token | held | rows | first toke
 | 2026-11-30 | f944d8ba | 89 | 22 / 29 | 84% | 99 | 36 / 282 | 83% | 61 | 17 / 24 | 94 | 13 / 22 |
 | 2026-11-30b | df7c11d6 | 116 | 12 / 23 | 88% | 88 | 32 / 68 | 74% | 41 | 19 / 35 | 126 | 14 / 20 |
 | 2026-11-30c | 777aadf3 | 82 | 18 / 21 | 90% | 46 | 40 / 48 | 76% | 57 | 16 / 20 | 95 | 11 / 28 |
+| 2026-12-01, mostly T4, RTX 3060 and MI100 | be796985 | 21 | 35 / 36 | 76% | 22 | 34 / 69 | 86% | 9 | 47 / 47 | 24 | 14 / 23 |
 """  # noqa: E501
 
 
