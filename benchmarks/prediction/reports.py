@@ -63,14 +63,14 @@ somebody who knows as little of a server. Median / mean error in %, and the shar
 interval that is stated as 90%.
 
 `Looked at` are the {seen} whose predictions were looked at where a cause was sought: of those
-collected first, some; of those collected on 2026-11-28, later on 2026-11-29 (`2026-11-29b` to
-`f`), on 2026-11-30 (`b` and `c`, too) and on 2026-12-01, all that are sound; of those before on
-2026-11-29, bursts and a few others; and all on H20, RTX and in four bits, of few users of vLLM from 0.17 on, of vLLM
-0.8 and 0.9, of SGLang with one user, with 16 or on H100, of eight users at most on AMD, of networks
-of GLM, DeepSeek, Kimi, MiniMax, Ling, Step, ERNIE and Nemotron 3 and of hybrids under SGLang and
-vLLM, bursts, open loops of SGLang, closed ones of vLLM whose answers vary, several devices without
-NVLink, Qwen3-30B-A3B, and answers that a client cuts. Each later collection was judged
-once before anybody had looked:
+collected first, some; of those collected on 2026-11-28, later on 2026-11-29 (`2026-11-29b` to `f`),
+on 2026-11-30 (`b` and `c`, too) and on 2026-12-01, all that are sound; of those before on
+2026-11-29, bursts and a few others; and all on H20, RTX and in four bits, of few users of vLLM from
+0.17 on, of vLLM 0.8 and 0.9, of SGLang with one user, with 16 or on H100, of eight users at most on
+AMD, of networks of GLM, DeepSeek, Kimi, MiniMax, Ling, Step, ERNIE and Nemotron 3 and of hybrids
+under SGLang and vLLM, bursts, open loops of SGLang, closed ones of vLLM whose answers vary, several
+devices without NVLink, Qwen3-30B-A3B, and answers that a client cuts. Each later collection was
+judged once before anybody had looked:
 
 {blind}
 The tables below are of the {unseen} that nobody has looked at one by one; their held shares as a
