@@ -16,8 +16,9 @@ found without it, too, so that they hold the bias and the scatter of a source th
 | `network` | a kind of layer that was never measured |
 | `anchored` | a calibration of at least two runs |
 
-Where the device was measured, no end of an interval is nearer to the prediction than those between
-which nine of ten of the runs most like it lie (`accuracy`), predicted without their source.
+Where the device was measured, an end of an interval moves away from the prediction towards those
+between which nine of ten of the runs most like it lie, the further the more laboratories and
+authors have them (`accuracy.log_error_at`).
 
 Users with equal answers are taken to stay in step. Where they do not, prompts come one by one and
 first tokens earlier: no lower end of theirs lies above that time (`RunPoint.scattered_factor`).
@@ -270,7 +271,7 @@ class _Reach(msgspec.Struct, frozen=True, kw_only=True):
         spreads: Deviation of log(measured / predicted) by time, of which the table has multiples.
         draft_doubt: Standard deviation of the logarithm of the time per token by an assumed
             acceptance of drafts, where `spreads` does not have it.
-        like: Kind of run than whose measured errors no factor is nearer to one, where it is not
+        like: Kind of run towards whose measured errors factors move away from one, where it is not
             calibrated.
     """
 
@@ -283,10 +284,10 @@ class _Reach(msgspec.Struct, frozen=True, kw_only=True):
     def factor(self, time: str, name: str, share: float) -> float:
         """Factor below which a share of measured times lies, by the name of its quantile."""
         log = _factors()[self.table][f"{time}_{name}"] * self.spreads[time]
-        reached = log_error_at(self.like, time, share) if self.like else None
-        if reached is not None:
-            log = max(log, reached) if share > 0.5 else min(log, reached)
-        return math.exp(log)
+        if self.like is None:
+            return math.exp(log)
+        reached = log_error_at(self.like, time, share, log)
+        return math.exp(max(log, reached) if share > 0.5 else min(log, reached))
 
 
 def _log_quantile(reach: _Reach, time: str, confidence: float) -> float:
