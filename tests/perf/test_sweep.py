@@ -105,3 +105,19 @@ def test_offers_are_ordered_by_cost_and_say_why_a_machine_is_left_out():
         holds=lambda *_: True,
     )
     assert small[0].why_not == "does not fit"
+
+
+def test_eight_devices_serve_nearly_eight_times_the_tokens_of_one():
+    """They are judged at as many users for each; with 1,024 in all they did 6.5 times as many."""
+    one, eight = cheapest_offers(
+        plan("Qwen/Qwen3-8B"),
+        shape("Qwen/Qwen3-8B"),
+        [node(gpu="H100", count=count) for count in (1, 8)],
+        WORKLOAD,
+        holds=lambda *_: True,
+    )
+    rates = [
+        each.best.point.output_tokens_per_s
+        for each in sorted((one, eight), key=lambda each: each.node.device_count)
+    ]
+    assert 7.8 * rates[0] < rates[1] <= 8 * rates[0]

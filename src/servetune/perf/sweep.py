@@ -262,7 +262,7 @@ def _offer(
             shape,
             node,
             workload,
-            concurrencies=LADDER[::-1],
+            concurrencies=_ladder_of(node)[::-1],
             calibration=calibration,
         ):
             fits = True
@@ -279,6 +279,17 @@ def _offer(
         return Offer(node=node, best=best)
     why = "nothing holds the constraints" if fits else "does not fit"
     return Offer(node=node, best=None, why_not=why)
+
+
+def _ladder_of(node: Node) -> tuple[int, ...]:
+    """Numbers of users up to the ladder's most for each device.
+
+    So a machine of eight devices is not judged at an eighth of the load of one with a single one.
+    """
+    most, found = LADDER[-1] * node.device_count, list(LADDER)
+    while found[-2] * 2 <= most:
+        found.append(found[-2] * 2)
+    return tuple(found)
 
 
 def _rate(swept: Swept) -> float:
