@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
-import msgspec
 import pytest
 
 from servetune.errors import InputError
@@ -12,7 +9,7 @@ from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf import Anchor, Calibration, RunFeatures, calibrated
 from servetune.perf.roofline import interval_of, safety_factors_of
-from servetune.perf.roofline.accuracy import Ran, kind_of_run, log_error_at
+from servetune.perf.roofline.accuracy import Ran
 from servetune.perf.roofline.interval import log_spread
 from servetune.plan import Plan
 from servetune.workload.lengths import SHAREGPT, LengthLaws
@@ -42,28 +39,12 @@ def test_caution_stays_within_the_interval_whose_upper_end_it_approaches() -> No
         assert most.ttft_factor <= band.ttft_high_factor
 
 
-@pytest.mark.parametrize("name", ["RTX 4090 D", "RTX 5090", "A100", "MI300X"])
-def test_an_interval_reaches_towards_the_runs_that_are_most_like_it(name: str) -> None:
-    """RTX 4090 D: predictions are 53% over the median of 17 runs, and the interval ended at 25%."""
-    on, plan = node(gpu=name), Plan(model="m")
-    band, kind = interval_of(on, plan, SHAPE), kind_of_run(on, plan, SHAPE)
-    others = msgspec.structs.replace(kind, device="nobody's", architecture="")
-    for share, factor in ((0.05, band.low_factor), (0.95, band.high_factor)):
-        of_like = log_error_at(kind, "tpot", share, 0.0)
-        assert of_like != 0
-        assert log_error_at(others, "tpot", share, 0.3) == 0.3
-        outside = max if share > 0.5 else min
-        # An end is drawn from an end of its own, no nearer to the prediction than 0 is.
-        assert outside(math.log(factor), of_like) == pytest.approx(math.log(factor))
-    caution = safety_factors_of(on, plan, SHAPE, 0.95).tpot_factor
-    assert caution <= 1.001 * band.high_factor
-
-
-def test_a_sibling_that_nobody_measured_is_not_much_surer() -> None:
+def test_a_device_is_not_less_sure_for_having_been_measured() -> None:
     """Of 22 runs of one laboratory on A100 with 80 GB some were off by 64%, six authors' by 42%."""
     plan = Plan(model="m")
     large, small = (interval_of(node(gpu=f"A100-{size}GB"), plan, SHAPE) for size in (80, 40))
-    assert small.high_factor <= large.high_factor < 1.4 * small.high_factor
+    assert large.low_factor >= small.low_factor
+    assert large.high_factor <= small.high_factor
 
 
 def test_a_host_path_asks_for_more_caution_and_anchors_for_less() -> None:

@@ -34,8 +34,6 @@ from servetune.workload.lengths import Lengths
 QUANTILES = tuple((2 * place + 1) / 20 for place in range(10))
 #: Rows from which an answer rests on the nearest kinds alone.
 _ENOUGH = 12
-#: Sources that the errors of all runs count as, beside those of the runs most like one.
-_EXPECTED = 2
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,57 +177,6 @@ def accuracy_like(node: Node, plan: Plan, shape: NetworkShape, ran: Ran | None =
     return accuracy_of(kind_of_run(node, plan, shape, ran))
 
 
-@functools.cache
-def log_error_at(kind: Kind, time: str, share: float, expected: float) -> float:
-    """Logarithm of measured over predicted below which a share of runs of a kind lies.
-
-    That of the runs most like it, laboratories' and published ones, drawn towards the expected.
-
-    Args:
-        kind: Kind of run; the runs are those of its `Accuracy`.
-        time: `tpot` or `ttft`.
-        share: From 0 to 1.
-        expected: Logarithm by all measured runs, which counts as `_EXPECTED` sources; it is
-            returned where no run like it shares the kind's device.
-    """
-    logs, sources = _log_errors(kind).get(time, ((), 0))
-    if not logs:
-        return expected
-    found = float(np.interp(share, QUANTILES, logs))
-    return expected + (found - expected) * sources / (sources + _EXPECTED)
-
-
-@functools.cache
-def _log_errors(kind: Kind) -> Mapping[str, tuple[tuple[float, ...], int]]:
-    """Logarithms at `QUANTILES` and number of sources; each counts as the root of its rows.
-
-    So the worst runs of one laboratory do not make a device much less sure than one that nobody
-    measured, where others were near.
-    """
-    cells_like = [cell for known in (cells, published_cells) for cell in _of_device(kind, known)]
-    found = {}
-    for time in ("tpot", "ttft"):
-        timed = [
-            (cell.source, cell.rows, logs)
-            for cell in cells_like
-            if (logs := cell.own if time == "tpot" else cell.ttft)
-        ]
-        rows: dict[str, int] = {}
-        for source, count, _ in timed:
-            rows[source] = rows.get(source, 0) + count
-        if timed:
-            sized = ((count * rows[source] ** -0.5, logs) for source, count, logs in timed)
-            values, weights = _weighted(sized)
-            found[time] = _quantiles(-values, weights, QUANTILES), len(rows)
-    return found
-
-
-def _of_device(kind: Kind, known: Callable[[], _Cells]) -> _Cells:
-    """The nearest kinds to one, if they are of its device."""
-    shared, found = _like(kind, known)
-    return found if "device" in shared else ()
-
-
 #: Properties by which kinds are alike, the most alike first.
 _SHARED = (
     ("device", "engine", "release", "network", "bits"),
@@ -294,11 +241,11 @@ def _accuracy(kind: Kind, known: Callable[[], _Cells]) -> Accuracy:
     )
 
 
-_Logs: TypeAlias = Iterable[tuple[float, tuple[float, ...]]]
+_Logs: TypeAlias = Iterable[tuple[int, tuple[float, ...]]]
 
 
 def _errors(found: _Logs) -> tuple[float, float] | tuple[None, None]:
-    """Median and nine-in-ten error in percent, of sizes of groups and their logarithms."""
+    """Median and nine-in-ten error in percent, of numbers of rows and their logarithms."""
     logs, weights = _weighted(found)
     if not len(logs):
         return None, None
@@ -307,8 +254,8 @@ def _errors(found: _Logs) -> tuple[float, float] | tuple[None, None]:
 
 
 def _weighted(found: _Logs) -> tuple[np.ndarray, np.ndarray]:
-    """All logarithms, and the part of its group's size that each of them stands for."""
-    pairs = [(log, size / len(some)) for size, some in found for log in some]
+    """All logarithms, and the rows that each of them stands for."""
+    pairs = [(log, rows / len(some)) for rows, some in found for log in some]
     logs, weights = np.array(pairs).reshape(-1, 2).T
     return logs, weights
 

@@ -16,10 +16,6 @@ found without it, too, so that they hold the bias and the scatter of a source th
 | `network` | a kind of layer that was never measured |
 | `anchored` | a calibration of at least two runs |
 
-Where the device was measured, an end of an interval moves away from the prediction towards those
-between which nine of ten of the runs most like it lie, the further the more laboratories and
-authors have them (`accuracy.log_error_at`).
-
 Users with equal answers are taken to stay in step. Where they do not, prompts come one by one and
 first tokens earlier: no lower end of theirs lies above that time (`RunPoint.scattered_factor`).
 
@@ -65,7 +61,6 @@ from servetune.perf.roofline.accuracy import (
     accuracy_of,
     cells,
     kind_of_run,
-    log_error_at,
 )
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S
@@ -180,8 +175,7 @@ def interval_of(
 
     def factor(time: str, end: str) -> float:
         drafted = math.exp(_TOWARDS[end] * reach.draft_doubt) if time == "tpot" else 1.0
-        share = 0.95 if end == "high" else 0.05
-        return _joined(reach.factor(time, end, share), drafted) * streamed[end]
+        return _joined(reach.factor(time, end), drafted) * streamed[end]
 
     return Interval(
         low_factor=factor("tpot", "low"),
@@ -271,31 +265,24 @@ class _Reach(msgspec.Struct, frozen=True, kw_only=True):
         spreads: Deviation of log(measured / predicted) by time, of which the table has multiples.
         draft_doubt: Standard deviation of the logarithm of the time per token by an assumed
             acceptance of drafts, where `spreads` does not have it.
-        like: Kind of run towards whose measured errors factors move away from one, where it is not
-            calibrated.
     """
 
     kind: str
     table: str
     spreads: Mapping[str, float]
     draft_doubt: float = 0.0
-    like: Kind | None = None
 
-    def factor(self, time: str, name: str, share: float) -> float:
+    def factor(self, time: str, name: str) -> float:
         """Factor below which a share of measured times lies, by the name of its quantile."""
-        log = _factors()[self.table][f"{time}_{name}"] * self.spreads[time]
-        if self.like is None:
-            return math.exp(log)
-        reached = log_error_at(self.like, time, share, log)
-        return math.exp(max(log, reached) if share > 0.5 else min(log, reached))
+        return math.exp(_factors()[self.table][f"{time}_{name}"] * self.spreads[time])
 
 
 def _log_quantile(reach: _Reach, time: str, confidence: float) -> float:
     prefix = f"{time}_caution_"
     stored = sorted(
         (
-            level := int(name.removeprefix(prefix)) / 100,
-            math.log(reach.factor(time, name.removeprefix(f"{time}_"), level)),
+            int(name.removeprefix(prefix)) / 100,
+            math.log(reach.factor(time, name.removeprefix(f"{time}_"))),
         )
         for name in _factors()[reach.table]
         if name.startswith(prefix)
@@ -339,7 +326,6 @@ def _reach(
         table="spread",
         spreads=spreads,
         draft_doubt=doubt_about_drafts(plan),
-        like=run,
     )
 
 
