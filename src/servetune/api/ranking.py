@@ -22,7 +22,7 @@ from servetune.perf.roofline import (
     interval_of,
     scattered_factor,
 )
-from servetune.perf.sweep import LADDER, Swept, plans_of, quantizations_of, sweep
+from servetune.perf.sweep import LADDER, Swept, ladder_of, plans_of, quantizations_of, sweep
 from servetune.plan import Plan
 from servetune.store import Results
 from servetune.trials.simulated import simulated_results
@@ -381,9 +381,14 @@ def _swept(
         selection.shape,
         node,
         selection.workload,
-        concurrencies=LADDER,
+        concurrencies=_ladder(selection, node),
         calibration=correction,
     )
+
+
+def _ladder(selection: Selection, node: Node) -> tuple[int, ...]:
+    """Numbers of users at which plans are judged; fewer where each has to be simulated."""
+    return LADDER if selection.judge.others else ladder_of(node)
 
 
 def simulated_with(
@@ -465,7 +470,8 @@ def slope_of_rate(
     Little's law the rate falls by the logarithm of users over that of times.
     """
     users = swept.point.concurrency
-    fewer, more = ([n for n in LADDER if n < users][-1:], [n for n in LADDER if n > users][:1])
+    ladder = _ladder(selection, node)
+    fewer, more = ([n for n in ladder if n < users][-1:], [n for n in ladder if n > users][:1])
     around = {
         each.point.concurrency: each
         for each in sweep(

@@ -84,6 +84,17 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     as_good: bool | None = None
 
 
+def ladder_of(node: Node) -> tuple[int, ...]:
+    """Numbers of users up to the ladder's most for each device of a machine.
+
+    So eight devices are not judged at an eighth of the load of a single one.
+    """
+    most, found = LADDER[-1] * node.device_count, list(LADDER)
+    while found[-2] * 2 <= most:
+        found.append(found[-2] * 2)
+    return tuple(found)
+
+
 def layouts(plan: Plan, shape: NetworkShape, node: Node) -> Iterator[Plan]:
     """The plan over all devices of the node, in every way that divides both and the engine serves.
 
@@ -262,7 +273,7 @@ def _offer(
             shape,
             node,
             workload,
-            concurrencies=_ladder_of(node)[::-1],
+            concurrencies=ladder_of(node)[::-1],
             calibration=calibration,
         ):
             fits = True
@@ -279,17 +290,6 @@ def _offer(
         return Offer(node=node, best=best)
     why = "nothing holds the constraints" if fits else "does not fit"
     return Offer(node=node, best=None, why_not=why)
-
-
-def _ladder_of(node: Node) -> tuple[int, ...]:
-    """Numbers of users up to the ladder's most for each device.
-
-    So a machine of eight devices is not judged at an eighth of the load of one with a single one.
-    """
-    most, found = LADDER[-1] * node.device_count, list(LADDER)
-    while found[-2] * 2 <= most:
-        found.append(found[-2] * 2)
-    return tuple(found)
 
 
 def _rate(swept: Swept) -> float:
