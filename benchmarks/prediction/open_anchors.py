@@ -58,7 +58,7 @@ class Table:
             for step, log in enumerate(_STEPS):
                 slower = Calibration(tpot_factor=float(np.exp(log)))
                 columns = columns_of(
-                    [slower.steady_coefficients(runs[number].coefficients) for number in mine]
+                    [slower.coefficients(runs[number].coefficients) for number in mine]
                 )
                 found = formulas.times_s(columns)
                 self.logs[step, :, mine] = np.log([found.tpot_s, found.ttft_s]).T + np.log(1e3)

@@ -211,7 +211,7 @@ def test_a_sweep_asks_what_the_runs_say_of_each_place() -> None:
         for name in ("tpot_factor", "ttft_factor", "tpot_doubt", "ttft_doubt"):
             assert getattr(one.correction, name) == pytest.approx(getattr(there, name))
         # the law itself made slower, and not its answers
-        slower = there.steady_coefficients(coefficients_for(MACHINE.device, "vllm"))
+        slower = there.coefficients(coefficients_for(MACHINE.device, "vllm"))
         expected = performance_at(
             SHAPE,
             MACHINE,

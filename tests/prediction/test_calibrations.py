@@ -8,9 +8,11 @@ from servetune.hardware import node
 from servetune.metrics import summarize
 from servetune.models import load_shape
 from servetune.perf import Calibration
+from servetune.perf.roofline import PlannedRun, predict_runs
 from servetune.perf.sim import simulate
 from servetune.plan import Plan
 from servetune.prediction.calibrations import from_trials
+from servetune.prediction.row_anchors import corrected_by_kept
 from servetune.store import TrialRecord
 from servetune.store.schema import TrialConfig
 from servetune.workload import workload_from_client_args
@@ -87,6 +89,57 @@ def test_first_tokens_are_as_late_in_simulations_as_trials_say(client_args, late
     moved = after["mean_ttft_ms"] - usual.results.mean_ttft_ms
     assert 0.5 < moved / late_ms < 1.5  # what comes earlier catches an earlier step, too
     assert after["mean_tpot_ms"] == pytest.approx(usual.results.mean_tpot_ms, rel=0.03)
+
+
+@pytest.mark.parametrize("step_factor", [0.8, 1.3])
+@pytest.mark.parametrize("users", [1, 4, 16])
+def test_a_closed_loop_is_simulated_as_it_was_measured(users, step_factor):
+    """Its first tokens follow from steps that are off, and are not moved by more besides."""
+    trial = measured(load(max_concurrency=users, num_prompts=100), step_factor)
+    found = from_trials(8 * [trial], name="own", shape=SHAPE, node=MACHINE).calibration
+    after, before = (means(trial.config.client_args, given) for given in (found, None))
+    for name in ("mean_ttft_ms", "mean_tpot_ms"):
+        truth = trial.results[name]
+        assert abs(after[name] - truth) < max(0.4 * abs(before[name] - truth), 0.04 * truth)
+
+
+@pytest.mark.parametrize(
+    "client_args",
+    [
+        load(num_prompts=60),  # all at once
+        load(request_rate=20, arrivals="kind=gamma,rate_per_s=20,burstiness=0.1"),
+    ],
+)
+def test_first_tokens_are_later_by_their_factor_however_requests_come(client_args):
+    late = Calibration(ttft_factor=1.5, ttft_anchors=4, tpot_anchors=4)
+    before, after = (means(client_args, given)["mean_ttft_ms"] for given in (None, late))
+    assert 1.35 < after / before < 1.65
+
+
+def test_a_row_of_an_open_loop_is_corrected_as_a_simulation_is():
+    kept = from_trials(
+        [measured(load(request_rate=70), 1.15)] * 4, name="kept", shape=SHAPE, node=MACHINE
+    )
+    there = load(request_rate=55)
+    run = PlannedRun(
+        shape=SHAPE,
+        node=MACHINE,
+        plan=PLAN,
+        lengths=workload_from_client_args(there).lengths,
+        concurrency=1,
+        request_count=there["num_prompts"],
+        protocol="open",
+        rate_per_s=55,
+    )
+    plain, corrected = (
+        predict_runs([run], given)[0].point for given in (None, corrected_by_kept([run], kept))
+    )
+    before, after = (means(there, given) for given in (None, kept.calibration))
+    for name in ("tpot_ms", "ttft_ms", "e2e_ms"):
+        measure = {"e2e_ms": "mean_e2e_latency_ms"}.get(name, f"mean_{name}")
+        moved = getattr(corrected, name) / getattr(plain, name)
+        assert moved == pytest.approx(after[measure] / before[measure], rel=0.1)
+    assert corrected.tpot_ms > 1.16 * plain.tpot_ms
 
 
 def test_a_time_that_no_step_explains_moves_steps_no_further_than_they_reach():

@@ -122,7 +122,8 @@ def from_trials(
 def _usable(record: TrialRecord) -> bool:
     loaded = record.config.client_args.get("max_concurrency") or _open_loop(record)
     measured = record.status == "ok" and not record.simulated
-    return bool(measured and loaded and record.results.mean_tpot_ms)
+    tpot_ms = record.results.mean_tpot_ms
+    return bool(measured and loaded and tpot_ms and 0 < tpot_ms < math.inf)
 
 
 def _open_loop(record: TrialRecord) -> bool:

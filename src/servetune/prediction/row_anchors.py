@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+import numpy as np
+
 from servetune.errors import InputError, ServetuneError
 from servetune.models import NetworkShape
 from servetune.perf import Anchor, Calibration, RunFeatures, calibrated, run_features
@@ -30,6 +32,9 @@ MEASURED = ("ttft_ms", "tpot_ms", "e2e_ms", "output_tokens_per_s")
 _AT_ONCE = ("static", "offline")
 #: Ratio of predicted and measured time beyond which a time is taken to be in another unit.
 _UNITS = 100
+
+#: Logarithms of factors on steps that are tried for an open loop, as near as runs vary by chance.
+_STEP_LOGS = np.linspace(-0.7, 0.7, 71)
 
 #: Model and kind of device -> measured runs of both.
 AnchorsOf: TypeAlias = Mapping[tuple[str, str], Sequence[Anchor]]
@@ -60,19 +65,55 @@ def anchors_of(
     found: dict[tuple[str, str], list[Anchor]] = {}
     predicted = predict_runs(runs)
     places = run_features(runs, in_flight=requests_in_flight(runs, predicted))
-    lines = zip(runs, predicted, measured, places, strict=True)
-    for number, (run, priced, times, place) in enumerate(lines, start=1):
-        predicted_ms, measured_ms = _step_times_ms(run, priced.point, times)
+    points = [priced.point for priced in predicted]
+    factors, points = _as_steps(runs, points, [times["tpot_ms"] for times in measured])
+    lines = zip(runs, points, measured, places, factors, strict=True)
+    for number, (run, point, times, place, factor) in enumerate(lines, start=1):
+        predicted_ms, measured_ms = _step_times_ms(run, point, times)
         _plausible(number, measured_ms, predicted_ms)
         anchor = Anchor(
-            predicted_ttft_ms=priced.point.ttft_ms,
-            predicted_tpot_ms=predicted_ms,
+            predicted_ttft_ms=point.ttft_ms / factor,
+            predicted_tpot_ms=predicted_ms / factor,
             measured_ttft_ms=times["ttft_ms"],
             measured_tpot_ms=measured_ms,
             place=place,
         )
         found.setdefault(_group(run), []).append(anchor)
     return found
+
+
+def _as_steps(
+    runs: Sequence[PlannedRun], points: Sequence[RunPoint], tpot_ms: Sequence[float | None]
+) -> tuple[list[float], list[RunPoint]]:
+    """Factors on all times of runs with which open loops have their measured time per token.
+
+    Slower steps keep more requests in flight, so that its times are off by more than steps are.
+
+    Args:
+        runs: Runs of any protocol.
+        points: Their predictions.
+        tpot_ms: Their measured times per token.
+
+    Returns:
+        Factors, and the predictions with them; one and `points` of other runs, and where no time
+        per token was measured.
+    """
+    factors, found = [1.0] * len(runs), list(points)
+    open_loops = {
+        number: measured_ms
+        for number, (run, measured_ms) in enumerate(zip(runs, tpot_ms, strict=True))
+        if run.protocol == "open" and measured_ms is not None
+    }
+    mine = [runs[number] for number in open_loops]
+    tried = [
+        [each.point for each in predict_runs(mine, [Calibration(tpot_factor=factor)] * len(mine))]
+        for factor in (np.exp(_STEP_LOGS).tolist() if mine else ())
+    ]
+    for place, (number, measured_ms) in enumerate(open_loops.items()):
+        of_run = [each[place] for each in tried]
+        nearest = min(of_run, key=lambda point: abs(math.log(point.tpot_ms / measured_ms)))
+        factors[number], found[number] = math.exp(_STEP_LOGS[of_run.index(nearest)]), nearest
+    return factors, found
 
 
 def _plausible(number: int, measured_ms: float | None, predicted_ms: float) -> None:

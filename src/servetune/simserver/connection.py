@@ -152,7 +152,7 @@ class Connection(asyncio.Protocol):
         self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count_head(len(name) + len(value))
+        self._count_head(len(name) + len(value) + len(b": \r\n"))
         self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:

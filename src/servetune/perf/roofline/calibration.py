@@ -29,8 +29,8 @@ from servetune.perf.roofline.steady_state import Correction
 #: long had another cause (a compilation, a smaller limit than stated).
 _TPOT_REACH = 0.6
 _TTFT_REACH = 1.2
-#: Paths of times that a calibration of steps scales.
-_STEP_FIELDS = (
+#: Paths of times that a calibration scales: those of steps, and a request's own.
+_FIELDS = (
     "device_factor",
     "host.step_s",
     "host.sequence_s",
@@ -43,8 +43,10 @@ _STEP_FIELDS = (
     "launch.experts_s",
     "launch.mixer_s",
     "launch.chunked_s",
+    "host.request_s",
+    "host.prompt_token_s",
+    "closed_loop.intake_s",
 )
-_REQUEST_FIELDS = ("host.request_s", "host.prompt_token_s", "closed_loop.intake_s")
 
 
 #: Knob -> paths of coefficients that it scales; a share of a peak is divided instead.
@@ -122,27 +124,16 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Coefficients of the law as learned, before any factor on its predictions."""
         return relearned(base, self.learned) if self.learned else base
 
-    def on(self, point: RunPoint, offered_tokens_per_s: float | None = None) -> RunPoint:
-        """Corrected point; the rate of tokens follows from the corrected times.
-
-        Args:
-            point: Prediction.
-            offered_tokens_per_s: Tokens that an open loop asks for; it is not served faster, and
-                only the time that it takes beyond that is longer.
-        """
+    def on(self, point: RunPoint) -> RunPoint:
+        """Corrected point of a run that is not at a rate; its rate follows from its times."""
         ttft_ms = point.ttft_ms * self.ttft_factor
         e2e_ms = ttft_ms + (point.e2e_ms - point.ttft_ms) * self.tpot_factor
-        token_s = e2e_ms / point.e2e_ms / point.output_tokens_per_s
-        if offered_tokens_per_s is not None:
-            offered_s = 1 / offered_tokens_per_s
-            beyond_s = max(0.0, 1 / point.output_tokens_per_s - offered_s)
-            token_s = offered_s + beyond_s * e2e_ms / point.e2e_ms
         return msgspec.structs.replace(
             point,
             ttft_ms=ttft_ms,
             tpot_ms=point.tpot_ms * self.tpot_factor,
             e2e_ms=e2e_ms,
-            output_tokens_per_s=1 / token_s,
+            output_tokens_per_s=point.output_tokens_per_s * point.e2e_ms / e2e_ms,
         )
 
     @property
@@ -154,29 +145,19 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return self.ttft_factor / self.tpot_factor if self.ttft_anchors else 1.0
 
     def coefficients(self, base: Coefficients) -> Coefficients:
-        """Coefficients under which every step takes `tpot_factor` times as long.
+        """Coefficients under which every time is `tpot_factor` times as long.
 
-        For the simulator and others that run steps, where first tokens follow from the steps.
+        With `first_token_factor` on top, first tokens take `ttft_factor` times as long as the law
+        alone says.
         """
-        return self._slower(base, _STEP_FIELDS)
-
-    def steady_coefficients(self, base: Coefficients) -> Coefficients:
-        """For a steady state: a request's own times are slower too.
-
-        With `first_token_factor` on top, first tokens take `ttft_factor` times as long as
-        the law alone says.
-        """
-        return self._slower(base, (*_STEP_FIELDS, *_REQUEST_FIELDS))
+        base = self.relearned(base)
+        slower = {path: value_at(base, path) * self.tpot_factor for path in _FIELDS}
+        return changed(base, slower, name=f"{base.name}, calibrated by {self.tpot_anchors}")
 
     @property
     def correction(self) -> Correction:
         """Correction of a steady state of the unchanged law."""
         return Correction(step_factor=self.tpot_factor, first_token_factor=self.first_token_factor)
-
-    def _slower(self, base: Coefficients, fields: Sequence[str]) -> Coefficients:
-        base = self.relearned(base)
-        slower = {path: value_at(base, path) * self.tpot_factor for path in fields}
-        return changed(base, slower, name=f"{base.name}, calibrated by {self.tpot_anchors}")
 
 
 def calibrated(anchors: Sequence[Anchor]) -> Calibration:

@@ -207,7 +207,7 @@ def estimate(
         best_throughput = _best_throughput(state, served, corrections)
         here = corrections.at(best_throughput.concurrency)
         if here is not None:  # everything else is stated at the best throughput
-            chosen = here.steady_coefficients(chosen)
+            chosen = here.coefficients(chosen)
             law = step_law(filled, shape, node, chosen)
         first_token_factor = corrections.on(best_throughput.concurrency).first_token_factor
         roofline = _roofline(law, node.device, state, best_throughput, filled)

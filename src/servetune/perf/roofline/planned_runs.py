@@ -140,10 +140,9 @@ def predict_runs(
     found: dict[int, PredictedRun] = {}
     for mine in _batches(kinds.values()):
         loops, misfits = run_formulas([runs[i] for i in mine])
-        points = loops.points(columns_of([_relearned(coefficients[i], given[i]) for i in mine]))
+        points = loops.points(columns_of([_law(runs[i], coefficients[i], given[i]) for i in mine]))
         for number, point, misfit in zip(mine, points, misfits, strict=True):
-            known, run = given[number], runs[number]
-            corrected = known.on(point, _offered_tokens_per_s(run)) if known else point
+            corrected = _corrected(runs[number], point, given[number])
             found[number] = PredictedRun(point=corrected, misfit=misfit)
     return [found[number] for number in range(len(runs))]
 
@@ -155,8 +154,26 @@ def _batches(kinds: Iterable[list[int]]) -> Iterator[list[int]]:
             yield numbers[start : start + _MOST_AT_ONCE]
 
 
-def _relearned(coefficients: Coefficients, calibration: Calibration | None) -> Coefficients:
-    return calibration.relearned(coefficients) if calibration else coefficients
+def _law(
+    run: PlannedRun, coefficients: Coefficients, calibration: Calibration | None
+) -> Coefficients:
+    """Coefficients of a run: slower steps keep more requests of an open loop in flight."""
+    if calibration is None:
+        return coefficients
+    if run.protocol == "open":
+        return calibration.coefficients(coefficients)
+    return calibration.relearned(coefficients)
+
+
+def _corrected(run: PlannedRun, point: RunPoint, calibration: Calibration | None) -> RunPoint:
+    """Point of the run's law with what its calibration says besides."""
+    if calibration is None:
+        return point
+    if run.protocol != "open":
+        return calibration.on(point)
+    ttft_ms = calibration.first_token_factor * point.ttft_ms
+    e2e_ms = point.e2e_ms + ttft_ms - point.ttft_ms
+    return msgspec.structs.replace(point, ttft_ms=ttft_ms, e2e_ms=e2e_ms)
 
 
 def at_a_rate(
@@ -192,34 +209,22 @@ def at_a_rate(
         warmed=True,
     )
     loops, _ = run_formulas([run])
-    own, first_token_factor = run_coefficients(node.device, filled, shape, workload), 1.0
-    if calibration is not None:  # slower steps are fuller ones, too
-        own = calibration.steady_coefficients(own)
-        first_token_factor = calibration.first_token_factor
-    columns = columns_of([own])
-    [point] = loops.points(columns)
-    ttft_ms = first_token_factor * point.ttft_ms
-    e2e_ms = point.e2e_ms + ttft_ms - point.ttft_ms
-    in_flight = rate_per_s * e2e_ms / MS_PER_S
+    own = run_coefficients(node.device, filled, shape, workload)
+    columns = columns_of([_law(run, own, calibration)])
+    point = _corrected(run, loops.points(columns)[0], calibration)
+    in_flight = rate_per_s * point.e2e_ms / MS_PER_S
     places = float(loops.copies[0] * loops.most_placed(columns)[0])
     return OperatingPoint(
         concurrency=max(1, round(in_flight)),
         running=point.running,
-        ttft_ms=ttft_ms,
+        ttft_ms=point.ttft_ms,
         itl_ms=point.tpot_ms,
-        e2e_ms=e2e_ms,
+        e2e_ms=point.e2e_ms,
         requests_per_s=rate_per_s,
         input_tokens_per_s=rate_per_s * moments.input_tokens,
         output_tokens_per_s=rate_per_s * moments.output_tokens,
         queued=in_flight > places,
     )
-
-
-def _offered_tokens_per_s(run: PlannedRun) -> float | None:
-    """Tokens that an open loop without a limit of requests in flight asks for."""
-    if run.protocol != "open" or run.capped:
-        return None
-    return run.rate_per_s * moments_of(run.lengths).output_tokens
 
 
 def requests_in_flight(

@@ -20,11 +20,7 @@ from servetune.perf.roofline.causes import run_features
 from servetune.perf.roofline.clumps import clump_share
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import run_coefficients
-from servetune.perf.roofline.planned_runs import (
-    PlannedRun,
-    predict_runs,
-    requests_in_flight,
-)
+from servetune.perf.roofline.planned_runs import PlannedRun, predict_runs
 from servetune.perf.roofline.steady_state import length_moments
 from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.perf.sim.admission import Limit, limits_of
@@ -137,7 +133,7 @@ def simulate(
         transfer=transfer,
         options=options,
     )
-    return run_requests(run.requests, run.config, run.law, run.load, run.layout)
+    return run.played()
 
 
 class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +145,8 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
         law: Step times.
         load: Sending by the clients.
         layout: Schedulers that serve them.
+        first_token_factor: Factor on times to first tokens that a calibration says besides the
+            steps.
     """
 
     requests: tuple[Request, ...]
@@ -156,6 +154,27 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     law: StepLaw
     load: ClientLoad
     layout: EngineLayout
+    first_token_factor: float = 1.0
+
+    def played(self) -> SimulatedRun:
+        """Simulate it; first tokens that a calibration says to be later wait before the queue.
+
+        How much later follows from a run without that; what they are earlier, they are at most
+        until a request has no way to the queue.
+        """
+        load = self.load
+        if self.first_token_factor != 1:
+            plain = msgspec.structs.replace(load.options, each_token=False, on_record=None)
+            plain_load = msgspec.structs.replace(load, options=plain)
+            run = run_requests(self.requests, self.config, self.law, plain_load, self.layout)
+            waits = [
+                each.chunk_times_s[0] - each.sent_s for each in run.records if each.chunk_times_s
+            ]
+            later_s = (self.first_token_factor - 1) * sum(waits) / max(1, len(waits))
+            request_s = max(0.0, load.overhead.request_s + later_s)
+            overhead = msgspec.structs.replace(load.overhead, request_s=request_s)
+            load = msgspec.structs.replace(load, overhead=overhead)
+        return run_requests(self.requests, self.config, self.law, load, self.layout)
 
 
 def prepared_run(
@@ -194,13 +213,23 @@ def prepared_run(
     for request in requests:
         _check_context(request, filled)
     chosen = coefficients or run_coefficients(node.device, filled, shape, workload)
-    later_s = 0.0
+    first_token_factor = 1.0
     if calibration is not None:
-        here, users, ttft_s = _by_formula(requests, workload, filled, shape, node)
+        closed = workload.concurrency if workload.closed_loop else None
+        users = closed or _in_flight(requests, workload, filled, shape, node)
+        shared = workload.shared_tokens()
+        moments = length_moments(_lengths(requests))
+        here = PlannedRun(
+            shape=shape,
+            node=node,
+            plan=filled,
+            lengths=msgspec.structs.replace(moments, shared_tokens=float(shared)),
+            concurrency=max(1, round(users)),
+            request_count=len(requests),
+        )
         (calibration,) = calibration.at(*run_features([here], in_flight=[users]))
         chosen = calibration.coefficients(chosen)
-        # What first tokens are later than such steps make them is taken to pass before the queue.
-        later_s = (calibration.first_token_factor - 1) * calibration.tpot_factor * ttft_s
+        first_token_factor = calibration.first_token_factor
     law = step_law(filled, shape, node, chosen)
     if workload.closed_loop and workload.concurrency is not None:
         copies = filled.replicas * filled.data_parallel
@@ -209,8 +238,7 @@ def prepared_run(
         closed_loop=workload.closed_loop,
         max_concurrency=workload.concurrency,
         overhead=RequestOverhead(
-            request_s=max(0.0, chosen.host.request_s + later_s),
-            prompt_token_s=chosen.host.prompt_token_s,
+            request_s=chosen.host.request_s, prompt_token_s=chosen.host.prompt_token_s
         ),
         waits=closed_loop_waits(workload, requests, filled, divided, law, chosen),
         stop_s=workload.duration_s,
@@ -232,6 +260,7 @@ def prepared_run(
         law=law,
         load=load,
         layout=layout,
+        first_token_factor=first_token_factor,
     )
 
 
@@ -249,35 +278,25 @@ def _lengths(requests: Several[Request]) -> Observed:
     return Observed("the run", tuple((one.input_tokens, one.output_tokens) for one in some))
 
 
-def _by_formula(
+def _in_flight(
     requests: Several[Request], workload: Workload, plan: Plan, shape: NetworkShape, node: Node
-) -> tuple[PlannedRun, float, float]:
-    """The run for its features, its mean requests in flight, and its mean time to first tokens."""
-    moments = length_moments(_lengths(requests))
-    shared = float(workload.shared_tokens())
+) -> float:
+    """Requests in flight of an open loop, on average, by formula: rate times time of each."""
+    lasted_s = requests[-1].due_s - requests[0].due_s
+    rate = (len(requests) - 1) / lasted_s if lasted_s > 0 else float(len(requests))
     run = PlannedRun(
         shape=shape,
         node=node,
         plan=msgspec.structs.replace(plan, prefill_replicas=None),
-        lengths=msgspec.structs.replace(moments, shared_tokens=shared),
-        concurrency=workload.concurrency or len(requests),
+        lengths=_lengths(requests),
+        concurrency=1,
         request_count=len(requests),
-        capped=not workload.closed_loop and workload.concurrency is not None,
-        warmed=workload.warmup_count > 0,
+        protocol="open",
+        rate_per_s=rate,
     )
-    coming = run
-    if not (workload.closed_loop and workload.concurrency):
-        lasted_s = requests[-1].due_s - requests[0].due_s
-        rate = (len(requests) - 1) / lasted_s if lasted_s > 0 else float(len(requests))
-        coming = msgspec.structs.replace(run, protocol="open", rate_per_s=rate)
-    predicted = predict_runs([coming])
-    (users,) = requests_in_flight([coming], predicted)
-    users = min(float(run.concurrency), max(1.0, users))
-    return (
-        msgspec.structs.replace(run, plan=plan, concurrency=max(1, round(users))),
-        users,
-        predicted[0].point.ttft_ms / MS_PER_S,
-    )
+    (found,) = predict_runs([run])
+    most = workload.concurrency or len(requests)
+    return float(min(most, max(1.0, rate * found.point.e2e_ms / MS_PER_S)))
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
