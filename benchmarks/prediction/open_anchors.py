@@ -4,9 +4,10 @@
 
 Each open loop in turn is the anchor of the others of its source, model, GPU, engine and storage.
 Median / mean errors in % without an anchor, with its times taken as those of steps (until
-2026-12-01), and with the factor on steps that its time per token implies, as `calibrate` does now.
-Runs are by formula, where `calibrate` simulates; steps are slower in all predictions, as in
-`simulate` and `estimate --rate`. A minute.
+2026-12-01), and with the factor on steps that its time per token implies, as `calibrate` does now;
+last, first tokens that follow from such steps alone, as in simulations until then. Runs are by
+formula, where `calibrate` simulates; steps are slower in all predictions, as in `simulate` and
+`estimate --rate`. A minute.
 """
 
 from __future__ import annotations
@@ -26,13 +27,7 @@ import reports  # noqa: E402
 from measured import read  # noqa: E402
 
 from servetune.perf import Anchor, Calibration, RunFeatures, calibrated, run_features  # noqa: E402
-from servetune.perf.roofline import (  # noqa: E402
-    PlannedRun,
-    predict_runs,
-    requests_in_flight,
-)
-from servetune.perf.roofline.planned_runs import run_formulas  # noqa: E402
-from servetune.perf.roofline.step_laws import columns_of  # noqa: E402
+from servetune.perf.roofline import PlannedRun, predict_runs, requests_in_flight  # noqa: E402
 
 #: Logarithms of factors on steps between which times are interpolated.
 _STEPS = np.linspace(-0.7, 0.7, 29)
@@ -49,19 +44,10 @@ class Table:
 
     def __init__(self, runs: Sequence[PlannedRun]) -> None:
         self.logs = np.empty((len(_STEPS), 2, len(runs)))
-        kinds = collections.defaultdict(list)
-        for number, run in enumerate(runs):
-            apart = run.coefficients.scheduling.separate_prefill
-            kinds[run.plan.draft_tokens is not None, apart].append(number)
-        for mine in kinds.values():
-            formulas, _ = run_formulas([runs[number] for number in mine])
-            for step, log in enumerate(_STEPS):
-                slower = Calibration(tpot_factor=float(np.exp(log)))
-                columns = columns_of(
-                    [slower.coefficients(runs[number].coefficients) for number in mine]
-                )
-                found = formulas.times_s(columns)
-                self.logs[step, :, mine] = np.log([found.tpot_s, found.ttft_s]).T + np.log(1e3)
+        for step, log in enumerate(_STEPS):
+            slower = Calibration(tpot_factor=float(np.exp(log)))
+            points = [each.point for each in predict_runs(runs, [slower] * len(runs))]
+            self.logs[step] = np.log([[p.tpot_ms for p in points], [p.ttft_ms for p in points]])
 
     def ms(self, run: int, which: int, log: float = 0.0) -> float:
         return float(np.exp(np.interp(log, _STEPS, self.logs[:, which, run])))
@@ -79,7 +65,7 @@ def errors(
     groups: Mapping[object, Sequence[int]],
 ) -> dict[str, tuple[list[float], list[float]]]:
     """Logarithms of predicted over measured of both times, by what was made of the anchor."""
-    found = {name: ([], []) for name in ("no anchor", "times", "steps")}
+    found = {name: ([], []) for name in ("no anchor", "times", "steps", "steps alone")}
     for mine in groups.values():
         for at in mine:
             tpot_ms, ttft_ms = measured[at]
@@ -105,15 +91,17 @@ def errors(
                     slower = float(np.log(one.tpot_factor))
                     both = (1.0, one.first_token_factor)
                     for which, more in enumerate(both):
-                        off = table.ms(number, which, slower) * more / measured[number][which]
-                        found[name][which].append(float(np.log(off)))
+                        off = table.ms(number, which, slower) / measured[number][which]
+                        found[name][which].append(float(np.log(off * more)))
+                        if name == "steps" and which == _TTFT:
+                            found["steps alone"][which].append(float(np.log(off)))
     return found
 
 
 def line(name: str, found: Mapping[str, tuple[list[float], list[float]]]) -> str:
     cells = [name]
     for which in (_TPOT, _TTFT):
-        known = [np.array(logs[which]) for logs in found.values()]
+        known = [np.array(logs[which]) for logs in found.values() if logs[which]]
         known = [100 * np.abs(np.expm1(logs[~np.isnan(logs)])) for logs in known]
         cells.append(f"{len(known[0]):,}")
         cells += [f"{np.median(off):.1f} / {off.mean():.1f}" for off in known]
@@ -125,8 +113,10 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     given = parser.parse_args()
     made = "no anchor | its times | its steps"
-    print(f"| source | time per token: pairs | {made} | first token: pairs | {made} |")
-    print("|---" + 8 * "|--:" + "|")
+    print(
+        f"| source | time per token: pairs | {made} | first token: pairs | {made} | steps alone |"
+    )
+    print("|---" + 9 * "|--:" + "|")
     rows = [row for row in read(given.data)[0] if row.run.protocol == "open"]
     table = Table([row.run for row in rows])
     measured = [(row.tpot_ms, row.ttft_ms) for row in rows]

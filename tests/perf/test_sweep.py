@@ -108,7 +108,7 @@ def test_offers_are_ordered_by_cost_and_say_why_a_machine_is_left_out():
 
 
 def test_eight_devices_serve_nearly_eight_times_the_tokens_of_one():
-    """They are judged at as many users for each; with 1,024 in all they did 6.5 times as many."""
+    """They are judged at as many users for each; with 1,024 in all they did 6.4 times as many."""
     one, eight = cheapest_offers(
         plan("Qwen/Qwen3-8B"),
         shape("Qwen/Qwen3-8B"),

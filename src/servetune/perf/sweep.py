@@ -85,7 +85,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ladder_of(node: Node) -> tuple[int, ...]:
-    """Numbers of users up to the ladder's most for each device of a machine.
+    """Numbers of users at which a machine is judged: up to the largest of `LADDER` for each device.
 
     So eight devices are not judged at an eighth of the load of a single one.
     """

@@ -232,7 +232,8 @@ def _with_measured_steps(
 ) -> tuple[float, _Simulated]:
     """Factor on every step with which a trial has its measured time per token, and its means then.
 
-    By secants over logarithms, between no factor and the one that a time without queues needs.
+    By secants over logarithms, from no factor to the ratio of measured and predicted time at most,
+    which a trial without queues needs.
 
     Args:
         simulated: Means of the trial by the factor on every step.

@@ -133,7 +133,7 @@ def simulate(
         transfer=transfer,
         options=options,
     )
-    return run.played()
+    return run.simulated()
 
 
 class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,8 +145,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
         law: Step times.
         load: Sending by the clients.
         layout: Schedulers that serve them.
-        first_token_factor: Factor on times to first tokens that a calibration says besides the
-            steps.
+        first_token_factor: `Calibration.first_token_factor`; one without a calibration.
     """
 
     requests: tuple[Request, ...]
@@ -156,11 +155,13 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     layout: EngineLayout
     first_token_factor: float = 1.0
 
-    def played(self) -> SimulatedRun:
-        """Simulate it; first tokens that a calibration says to be later wait before the queue.
+    def simulated(self) -> SimulatedRun:
+        """Simulate it, with first tokens as late as a calibration says.
 
-        How much later follows from a run without that; what they are earlier, they are at most
-        until a request has no way to the queue.
+        Where they come later than its steps make them, every request waits longer before the
+        scheduler's queue: by the factor's share of the mean time to first token of a run without
+        that wait. Where they come earlier, a request's time to the queue is shortened, at most to
+        none.
         """
         load = self.load
         if self.first_token_factor != 1:
