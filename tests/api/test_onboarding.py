@@ -79,7 +79,8 @@ def test_a_measured_card_is_described_and_priced(own: Path, tmp_path: Path) -> N
     ("reduced", "named"),
     [
         ({2: 170.0, 4: 174.0, 8: 201.0}, "nvlink3"),
-        ({2: 4.4, 4: 5.0}, "pcie4"),
+        ({2: 4.4, 4: 5.0}, "pcie4-vm"),
+        ({2: 7.9, 4: 6.3, 8: 4.4}, "pcie4"),
         ({2: 44.0, 4: 47.0}, "pcie5-p2p"),
         ({2: 37.8, 4: 29.6, 8: 23.9}, "pcie5-p2p"),  # the machine whose table the law has
         ({}, "pcie4"),

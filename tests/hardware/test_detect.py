@@ -1,10 +1,14 @@
+import sys
 from types import SimpleNamespace
 
 import pytest
 
 from servetune.errors import InputError, UnknownName
 from servetune.hardware import detect, detect_cpu, device, device_for_card, load_devices
+from servetune.hardware.detect import _is_virtual
 from servetune.units import MIB
+
+MODULE = sys.modules["servetune.hardware.detect"]  # the room's name is the function's
 
 
 class NoAnswer(Exception):
@@ -273,11 +277,13 @@ def test_a_card_that_nobody_described_asks_for_a_description():
     assert nvml.open == 0
 
 
-def test_four_l4_without_peer_to_peer_are_found_as_they_are():
+@pytest.mark.parametrize(("virtual", "named"), [(False, "pcie4"), (True, "pcie4-vm")])
+def test_four_l4_without_peer_to_peer_are_found_as_they_are(monkeypatch, virtual, named):
+    monkeypatch.setattr(MODULE, "_is_virtual", lambda: virtual)
     nvml = FakeNvml([("NVIDIA L4", 23034)] * 4)
     found = detect(nvml)
     assert found.label == "4x L4"
-    assert found.link.name == "pcie4"
+    assert found.link.name == named
     assert found.cpus >= 1
     assert found.memory_bytes > 0
     assert nvml.open == 0
@@ -287,7 +293,18 @@ def test_the_driver_may_name_cards_in_bytes():
     assert detect(FakeNvml([(b"NVIDIA L4", 23034)])).device.name == "L4"
 
 
-def test_the_link_is_what_the_cards_report():
+@pytest.mark.parametrize(
+    ("flags", "virtual"), [("fpu sse hypervisor lahf_lm", True), ("fpu sse lahf_lm", False)]
+)
+def test_a_virtual_machine_is_told_by_its_processor(tmp_path, flags, virtual):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"model name\t: X\nflags\t\t: {flags}\n")
+    assert _is_virtual(cpuinfo) is virtual
+    assert not _is_virtual(tmp_path / "none")
+
+
+def test_the_link_is_what_the_cards_report(monkeypatch):
+    monkeypatch.setattr(MODULE, "_is_virtual", lambda: False)
     pair = [("NVIDIA L40S", 46068)] * 2
     assert detect(FakeNvml(pair, peer_to_peer=True)).link.name == "pcie4-p2p"
     assert detect(FakeNvml(pair, generation=5)).link.name == "pcie5"

@@ -26,8 +26,8 @@ def test_the_prefix_says_whose_instance_it_is():
     hosted, rented = instance("ML.G6.12xlarge"), instance("g6.12xlarge")
     assert (hosted.name, rented.name) == ("ml.g6.12xlarge", "g6.12xlarge")
     assert hosted.device == rented.device == device("L4")
-    assert (hosted.device_count, hosted.link.name, hosted.cpus) == (4, "pcie4", 48)
-    assert (rented.device_count, rented.link.name, rented.cpus) == (4, "pcie4", 48)
+    assert (hosted.device_count, hosted.link.name, hosted.cpus) == (4, "pcie4-vm", 48)
+    assert (rented.device_count, rented.link.name, rented.cpus) == (4, "pcie4-vm", 48)
     assert hosted.price.usd_per_hour == 5.752
     assert rented.price.usd_per_hour == 4.6016
 

@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import NamedTuple, TypeVar
 
@@ -24,8 +25,8 @@ def detect(nvml: ModuleType | None = None) -> Node | None:
 
     Where cards differ, the most numerous kind is used (the first listed, among equals), and
     the node's name lists the others. The link is NVLink where a card reports an active one,
-    else PCI Express of the card's generation, with peer-to-peer where the driver allows it. The
-    power limit is the one that the driver enforces.
+    else PCI Express of the card's generation, with peer-to-peer where the driver allows it, or that
+    of a virtual machine. The power limit is the one that the driver enforces.
 
     Args:
         nvml: Module `pynvml`, or an object with its functions; by default the installed
@@ -253,7 +254,16 @@ def _link_name(nvml: ModuleType, handles: Iterable[object], found: Device) -> st
     if generation is None:
         return found.link
     direct = all(_reaches(nvml, first, other) for other in others)
-    return f"pcie{min(5, max(3, int(generation)))}{'-p2p' if direct else ''}"
+    how = "-p2p" if direct else "-vm" if _is_virtual() else ""
+    return f"pcie{min(5, max(3, int(generation)))}{how}"
+
+
+def _is_virtual(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether this is a virtual machine, whose processor says so on x86."""
+    try:
+        return re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo.read_text(), re.M) is not None
+    except OSError:
+        return False
 
 
 def _reaches(nvml: ModuleType, first: object, other: object) -> bool:

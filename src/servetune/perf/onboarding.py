@@ -32,7 +32,7 @@ _ARCHITECTURES = {
     "7.": "volta",
 }
 _LINKS = (
-    *(f"pcie{generation}{peers}" for generation in (3, 4, 5) for peers in ("", "-p2p")),
+    *(f"pcie{generation}{peers}" for generation in (3, 4, 5) for peers in ("", "-vm", "-p2p")),
     *(f"nvlink{generation}" for generation in (2, 3, 4, 5)),
     "infinity-fabric3",
 )
