@@ -218,13 +218,13 @@ def test_a_prompt_that_comes_by_chance_misses_a_step_that_was_composed_ahead(ver
     """vLLM composes ahead from 0.14 on, whose steps are 0.8 ms shorter besides, two of them, and
     whose requests wait 3 ms longer for the queue.
     """
-    lengths = LengthLaws.fixed(512, 256)
+    lengths = LengthLaws.fixed(1024, 256)
     load = Workload.of(lengths, request_count=400, arrivals=Poisson(8.0), seed=5)
     records = simulate(Plan(model=MODEL, engine_version=version), SHAPE, H100, load).records
     ttft_ms = 1e3 * np.mean([record.ttft_s for record in records])
-    found = priced("open", rate=8, requests=400, engine_version=version)
+    found = priced("open", rate=8, isl=1024, requests=400, engine_version=version)
     assert found.ttft_ms == pytest.approx(ttft_ms, rel=0.1)
-    before = priced("open", rate=8, requests=400, engine_version="0.13")
+    before = priced("open", rate=8, isl=1024, requests=400, engine_version="0.13")
     missed_ms = found.tpot_ms - 2 * 0.8 + 3.0 if version == "0.17" else 0.0
     assert found.ttft_ms - before.ttft_ms == pytest.approx(missed_ms, rel=0.1)
 
