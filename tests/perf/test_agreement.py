@@ -239,3 +239,43 @@ def test_first_tokens_of_users_who_may_fall_out_of_step_may_come_earlier(engine:
     assert found[1:] == pytest.approx([1, 1, 1], abs=0.02)
     cells = prediction_columns(equal, predict_runs([equal])[0])
     assert float(cells["ttft_low_ms"]) <= 1.01 * found[0] * float(cells["ttft_ms"])
+
+
+@pytest.mark.parametrize("answer_tokens", [2, 4, 8])
+def test_short_answers_are_served_no_faster_than_prompts_are_computed(answer_tokens: int) -> None:
+    """Two tokens each had asked for more FLOP/s than the device has."""
+    plan = Plan(model="meta-llama/Llama-3.1-8B-Instruct", max_model_len=2048)
+    found, simulated = rates(plan, LengthLaws.fixed(128, answer_tokens), 256)
+    assert found == pytest.approx(simulated, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "devices", "prompt_tokens", "users"),
+    [
+        ("meta-llama/Llama-3.1-70B-Instruct", "A100-80GB", 4, 4095, (56, 62, 64, 70, 80)),
+        ("meta-llama/Llama-3.1-8B-Instruct", "H200", 2, 8192, (124, 126, 128, 136)),
+    ],
+)
+def test_more_users_than_places_do_not_bring_first_tokens_forward(
+    model: str, gpu: str, devices: int, prompt_tokens: int, users: tuple[int, ...]
+) -> None:
+    """A few more had them in a third or a quarter of the time, and sweeps chose that number."""
+    load = Workload.of(LengthLaws.fixed(prompt_tokens, 128), request_count=1000)
+    plan = Plan(model=model, tensor_parallel=devices, max_model_len=prompt_tokens + 128)
+    shape, machine = load_shape(model, catalogue_first=True), node(gpu=gpu, count=devices)
+    first = [performance_at(shape, machine, plan, load, count).ttft_ms for count in users]
+    assert min(later / sooner for sooner, later in itertools.pairwise(first)) > 0.85
+
+
+@pytest.mark.parametrize(("fits", "more"), [(4096, 4097), (2048, 2049)])
+def test_a_token_more_than_divides_the_budget_changes_little(fits: int, more: int) -> None:
+    model = "meta-llama/Llama-3.1-8B-Instruct"
+    shape, machine = load_shape(model, catalogue_first=True), node(gpu="H100", count=1)
+    plan = Plan(model=model, max_model_len=8192)
+    few, many = (
+        performance_at(
+            shape, machine, plan, Workload.of(LengthLaws.fixed(tokens, 512), request_count=9), 64
+        ).ttft_ms
+        for tokens in (fits, more)
+    )
+    assert many == pytest.approx(few, rel=0.01)

@@ -132,7 +132,9 @@ def _loops_in_step(runs: Runs, laws: StepLaws, scattered_s: Array) -> RunTimes:
     most = runs.decoding_beside(laws.c) + runs.budget / np.minimum(runs.inputs, runs.budget)
     placed = np.minimum(runs.placed(laws.c), most)
     others, waiting = (placed - 1) / placed, runs.users - placed
-    taken = np.minimum(placed, runs.group)
+    # Chunks of prompts fill a step, but not where prompts have steps of their own.
+    taken = np.where(apart, runs.group, np.maximum(1.0, runs.budget / runs.inputs))
+    taken = np.minimum(placed, taken)
     one = np.ones_like(placed)
     plain_s = runs.decode_s(laws, placed)
     request_s, clump_s = runs.request_s(laws), runs.clump_s(laws, runs.prompts_s(laws, one))
@@ -146,11 +148,13 @@ def _loops_in_step(runs: Runs, laws: StepLaws, scattered_s: Array) -> RunTimes:
     parts = np.maximum(1.0, taken * runs.inputs / np.maximum(1.0, runs.budget - beside))
     mixed_s = runs.mixed_s(laws, taken, beside) / parts
     ended = ended_meanwhile(request_s, clump_s, plain_s, mixed_s, taken=taken, parts=parts)
-    back = np.minimum(placed, begun * (1 + ended * np.maximum(0.0, 1 - waiting / taken)))
+    ended = ended * np.maximum(0.0, 1 - waiting / (taken + ended))
+    back = np.minimum(placed, begun * (1 + ended))
     # One group decodes beside each step with prompts of others, and one has its own computed.
     least = placed / (1 + runs.steps / parts)
     group = np.where(apart, taken, np.maximum(np.minimum(taken, back), least))
-    groups, queue = placed / group, np.where(apart, placed, back) / group
+    groups = placed / group
+    queue = np.where(apart, groups, np.maximum(1.0, back / group))  # its own step at the least
     beside = np.where(apart, 0.0, placed - group)
     group_s = runs.mixed_s(laws, group, beside)
     parts = np.maximum(1.0, group * runs.inputs / np.maximum(1.0, runs.budget - beside))

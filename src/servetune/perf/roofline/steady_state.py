@@ -362,7 +362,10 @@ class SteadyState:
         c = law.coefficients
         self._scheduling = c.scheduling
         self._request_s = c.host.request_s + c.host.prompt_token_s * moments.input_tokens
-        self._prompts_taken = max(1.0, self._budget // self.computed_tokens)
+        taken = self._budget / self.computed_tokens  # chunks of prompts fill a step
+        if c.scheduling.separate_prefill:
+            taken = math.floor(taken)
+        self._prompts_taken = max(1.0, taken)
         self._lone_prompt_s: float | None = None
         self._gathering: Gathering | None = None
         whole_answers = c.scheduling.whole_answers or c.scheduling.known_answers
@@ -564,8 +567,8 @@ class SteadyState:
             ended = ended_meanwhile(
                 self._request_s, clump_s, plain_s, mixed_s, taken=taken, parts=parts
             )
-            # Prompts of those who wait for a place are there when a group ends.
-            back = float(ended) * max(0.0, 1 - waiting / taken)
+            # Each of those who wait for a place is there for one of a group that ends.
+            back = float(ended) * max(0.0, 1 - waiting / (taken + float(ended)))
             return self._in_step_mixed(placed, taken, plain_s, back, parts)
         group_s, before = self._prompts_s(taken, 0.0), placed / taken - 1
         begun = 1.0  # share of a group whose prompts begin together
@@ -604,7 +607,7 @@ class SteadyState:
         back = begun * min(placed / begun, 1 + ended)
         # One group decodes beside each step with prompts of others, and one has its own computed.
         group = max(min(taken, back), placed / (1 + self._decode_steps / parts))
-        groups, queue = placed / group, back / group
+        groups, queue = placed / group, max(1.0, back / group)  # its own step at the least
         if 1 < placed <= group and self._one_by_one:
             return self._in_step_once(placed, plain_s)
         seen = queue - queue * (queue - 1) / (2 * groups)  # before the first token
