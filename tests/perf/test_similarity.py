@@ -9,11 +9,12 @@ import pytest
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf import Anchor, RunFeatures, calibrated, most_informative, run_features
-from servetune.perf.roofline import PlannedRun
+from servetune.perf.roofline import PlannedRun, length_moments
 from servetune.perf.roofline.causes import CAUSES, doubts_of, slopes_of
 from servetune.perf.roofline.similarity import Similarity, guessed_logs, remaining_sd, similarity_of
 from servetune.plan import Plan
 from servetune.workload import LengthLaws
+from servetune.workload.parts import SharedPrefix
 
 HERE = RunFeatures(
     engine="vllm",
@@ -271,6 +272,14 @@ def test_copies_that_share_nothing_are_each_a_run_of_their_own() -> None:
     ranks = place(16, tensor_parallel=2, data_parallel=2)
     assert (ranks.devices, ranks.concurrency) == (alone.devices, alone.concurrency)
     assert place(16, tensor_parallel=4) != alone
+
+
+@pytest.mark.parametrize(("count", "found"), [(4, 0.75), (100_000, 0.0)])
+def test_prompts_are_alike_by_what_a_cache_finds_of_them(count: int, found: float) -> None:
+    """Of 100,000 different beginnings a cache has hardly one."""
+    lengths = length_moments(LengthLaws.fixed(1024, 512), shared=SharedPrefix(768, count))
+    (features,) = run_features([msgspec.structs.replace(RUN, lengths=lengths)])
+    assert features.cached_fraction == pytest.approx(found, abs=0.01)
 
 
 def test_weights_count_as_they_are_loaded() -> None:

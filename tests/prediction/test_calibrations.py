@@ -108,12 +108,22 @@ def test_a_closed_loop_is_simulated_as_it_was_measured(users, step_factor):
     [
         load(num_prompts=60),  # all at once
         load(request_rate=20, arrivals="kind=gamma,rate_per_s=20,burstiness=0.1"),
+        load(max_concurrency=64, num_prompts=512),  # who waits longer meets others' prompts
     ],
 )
 def test_first_tokens_are_later_by_their_factor_however_requests_come(client_args):
     late = Calibration(ttft_factor=1.5, ttft_anchors=4, tpot_anchors=4)
     before, after = (means(client_args, given)["mean_ttft_ms"] for given in (None, late))
-    assert 1.35 < after / before < 1.65
+    assert 1.45 < after / before < 1.55
+
+
+def test_a_trial_whose_prompts_are_asked_again_is_an_anchor():
+    asked = load(max_concurrency=4, num_prompts=40, distinct_prompts=5)
+    found = from_trials([measured(asked, 1.2)], name="again", shape=SHAPE, node=MACHINE)
+    (one,) = found.anchors
+    assert one.anchor.place.cached_fraction > 0.9
+    assert found.calibration.tpot_factor > 1.02
+    assert 0.9 < found.calibration.ttft_factor < 1.5
 
 
 def test_a_row_of_an_open_loop_is_corrected_as_a_simulation_is():

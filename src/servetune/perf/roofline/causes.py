@@ -127,9 +127,13 @@ def run_features(
     sds = np.stack([of[id(run.node)] for run in runs])
     users = [float(run.concurrency) for run in runs] if in_flight is None else in_flight
     moments = {lengths: moments_of(lengths) for lengths in {run.lengths for run in runs}}
+    lengths = [moments[run.lengths] for run in runs]
+    cached = _cached_fractions(runs, lengths)
     found = [
-        _features(run, moments[run.lengths], count, own, first)
-        for run, count, own, first in zip(runs, users, tpot * sds, ttft * sds, strict=True)
+        _features(run, means, share, count, own, first)
+        for run, means, share, count, own, first in zip(
+            runs, lengths, cached, users, tpot * sds, ttft * sds, strict=True
+        )
     ]
     for number, (tpot_doubt, ttft_doubt) in drafts.items():
         found[number] = msgspec.structs.replace(
@@ -142,9 +146,8 @@ def run_features(
 
 
 def moments_for_features(workload: Workload) -> LengthMoments:
-    """Moments of a workload's lengths for `run_features`: all that its prompts share is cached."""
-    shared = float(workload.shared_tokens())
-    return msgspec.structs.replace(length_moments(workload.lengths), shared_tokens=shared)
+    """Moments of a workload's lengths and of what its prompts share, for `run_features`."""
+    return length_moments(workload.lengths, workload.seed, workload.found_prefix)
 
 
 def _draft_doubts(runs: Sequence[PlannedRun]) -> dict[int, tuple[float, float]]:
@@ -172,9 +175,25 @@ def _draft_doubts(runs: Sequence[PlannedRun]) -> dict[int, tuple[float, float]]:
     }
 
 
+def _cached_fractions(runs: Sequence[PlannedRun], lengths: Sequence[LengthMoments]) -> Array:
+    """Shares of prompts' tokens that the prefix cache of each run has, on average."""
+    fractions = np.zeros(len(runs))
+    sharing = [
+        number
+        for number, (run, means) in enumerate(zip(runs, lengths, strict=True))
+        if means.shared_tokens and run.plan.prefix_caching is not False
+    ]
+    if sharing:
+        formulas, _ = run_formulas([_one_kind(runs[number]) for number in sharing])
+        tokens = np.array([lengths[number].input_tokens for number in sharing])
+        fractions[sharing] = 1 - formulas.inputs / tokens
+    return fractions
+
+
 def _features(
     run: PlannedRun,
     moments: LengthMoments,
+    cached_fraction: float,
     in_flight: float,
     tpot_doubts: Array,
     ttft_doubts: Array,
@@ -188,7 +207,6 @@ def _features(
         run.shape.kv_cache_dtype if asked == "auto" else asked, model_dtype=dtype
     )
     plain = cache_dtype_bytes(cache) == cache_dtype_bytes("auto", model_dtype=dtype)
-    cached = moments.shared_tokens if plan.prefix_caching is not False else 0.0
     return RunFeatures(
         engine=run.engine or step_law_facts(plan.engine).name,
         storage=weights if plain else f"{weights}, {cache} cache",
@@ -196,7 +214,7 @@ def _features(
         concurrency=max(1.0, in_flight / copies),
         input_tokens=moments.input_tokens,
         output_tokens=moments.output_tokens,
-        cached_fraction=min(1.0, cached / moments.input_tokens),
+        cached_fraction=float(cached_fraction),
         tpot_doubts=tuple(map(float, tpot_doubts)),
         ttft_doubts=tuple(map(float, ttft_doubts)),
     )

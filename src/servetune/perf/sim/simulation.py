@@ -136,6 +136,10 @@ def simulate(
     return run.simulated()
 
 
+#: Waits that are tried for a mean time to the first token, and how near it is near enough.
+_WAITS_TRIED, _NEAR_WANTED = 6, 0.02
+
+
 class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Requests of a workload, and the engine and clients that a plan makes of a machine.
 
@@ -159,23 +163,58 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
         """Simulate it, with first tokens as late as a calibration says.
 
         Where they come later than its steps make them, every request waits longer before the
-        scheduler's queue: by the factor's share of the mean time to first token of a run without
-        that wait. Where they come earlier, a request's time to the queue is shortened, at most to
-        none.
+        scheduler's queue, until their mean is the factor times that of a run without that wait.
+        Users of a closed loop who wait longer meet others' prompts, so the wait is sought. Where
+        first tokens come earlier, a request's time to the queue is shortened, at most to none.
         """
-        load = self.load
-        if self.first_token_factor != 1:
-            plain = msgspec.structs.replace(load.options, each_token=False, on_record=None)
-            plain_load = msgspec.structs.replace(load, options=plain)
-            run = run_requests(self.requests, self.config, self.law, plain_load, self.layout)
-            waits = [
-                each.chunk_times_s[0] - each.sent_s for each in run.records if each.chunk_times_s
-            ]
-            later_s = (self.first_token_factor - 1) * sum(waits) / max(1, len(waits))
-            request_s = max(0.0, load.overhead.request_s + later_s)
-            overhead = msgspec.structs.replace(load.overhead, request_s=request_s)
-            load = msgspec.structs.replace(load, overhead=overhead)
+        if self.first_token_factor == 1:
+            return run_requests(self.requests, self.config, self.law, self.load, self.layout)
+        own_s = self.load.overhead.request_s
+        mean_s = self._first_token_s(own_s)
+        wanted_s = self.first_token_factor * mean_s
+        here_s = max(0.0, own_s + wanted_s - mean_s)
+        if wanted_s > mean_s:
+            here_s = self._sought_s((own_s, mean_s), here_s, wanted_s)
+        load = self._waiting(here_s)
         return run_requests(self.requests, self.config, self.law, load, self.layout)
+
+    def _sought_s(self, below: tuple[float, float], here_s: float, wanted_s: float) -> float:
+        """Wait before the queue with which the mean first token comes when it is wanted.
+
+        Args:
+            below: A shorter wait, and the mean first token with it.
+            here_s: The first wait to try.
+            wanted_s: Mean time to the first token.
+        """
+        above: tuple[float, float] | None = None
+        for _ in range(_WAITS_TRIED):
+            mean_s = self._first_token_s(here_s)
+            if abs(mean_s / wanted_s - 1) <= _NEAR_WANTED:
+                break
+            if mean_s < wanted_s:
+                below = here_s, mean_s
+            else:
+                above = here_s, mean_s
+            if above is None:
+                here_s += wanted_s - mean_s
+                continue
+            slope = (above[1] - below[1]) / (above[0] - below[0])
+            here_s = below[0] + (wanted_s - below[1]) / slope
+        return here_s
+
+    def _first_token_s(self, request_s: float) -> float:
+        """Mean time to the first token, with so much time before the queue; zero without any."""
+        load = self._waiting(request_s)
+        plain = msgspec.structs.replace(load.options, each_token=False, on_record=None)
+        load = msgspec.structs.replace(load, options=plain)
+        run = run_requests(self.requests, self.config, self.law, load, self.layout)
+        waits = [each.chunk_times_s[0] - each.sent_s for each in run.records if each.chunk_times_s]
+        return sum(waits) / max(1, len(waits))
+
+    def _waiting(self, request_s: float) -> ClientLoad:
+        """The load with so much time before the queue."""
+        overhead = msgspec.structs.replace(self.load.overhead, request_s=request_s)
+        return msgspec.structs.replace(self.load, overhead=overhead)
 
 
 def prepared_run(
@@ -218,13 +257,11 @@ def prepared_run(
     if calibration is not None:
         closed = workload.concurrency if workload.closed_loop else None
         users = closed or _in_flight(requests, workload, filled, shape, node)
-        shared = workload.shared_tokens()
-        moments = length_moments(_lengths(requests))
         here = PlannedRun(
             shape=shape,
             node=node,
             plan=filled,
-            lengths=msgspec.structs.replace(moments, shared_tokens=float(shared)),
+            lengths=length_moments(_lengths(requests), shared=workload.found_prefix),
             concurrency=max(1, round(users)),
             request_count=len(requests),
         )
