@@ -147,6 +147,8 @@ def test_rows_priced_together_are_priced_as_each_alone():
         ({"protocol": "static", "requests": "99"}, "requests 99 is not read: all 4 of a static"),
         ({"engine": "mlc_llm"}, "no run of mlc-llm was measured"),
         ({"burstiness": "0.5"}, "burstiness is not read: requests of a closed run"),
+        ({"rate": "40"}, "rate is not read: requests of a closed run"),
+        ({"max_concurrency": "9"}, "max_concurrency is not read: requests of a closed run"),
         (
             {"protocol": "open", "rate": "1", "burstiness": "0.5", "max_concurrency": "4"},
             "burstiness is not read: a client with max_concurrency",
@@ -160,6 +162,64 @@ def test_rows_priced_together_are_priced_as_each_alone():
 def test_what_a_row_is_taken_for_is_said(columns, words):
     row = ROW | {"engine": "vllm"} | columns
     assert words in assumed(row, run_of(row, catalogued))
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"rate": "inf", "burstiness": "1.0", "max_concurrency": "4"},  # as vLLM's client says it
+        {"engine": "tgi", "engine_version": "TGIS 2023-10"},  # a fork that is described
+    ],
+)
+def test_what_a_row_says_as_it_is_taken_needs_no_words(columns):
+    row = ROW | {"engine": "vllm"} | columns
+    assert assumed(row, run_of(row, catalogued)) == ""
+
+
+@pytest.mark.parametrize(
+    ("model", "weights", "experts", "stored"),
+    [
+        ("Qwen/Qwen3-30B-A3B", "bf16", "awq", "awq@experts"),
+        ("Qwen/Qwen3-30B-A3B", "fp8", "nvfp4", "nvfp4@experts+fp8"),
+        ("Qwen/Qwen3-30B-A3B", "awq", "bf16", "none@experts+awq"),
+        ("Qwen/Qwen3-30B-A3B", "fp8", "fp8_block", "fp8_block"),
+        ("openai/gpt-oss-120b", "bf16", "mxfp4", "mxfp4@feed_forward"),  # as it is published
+        ("Qwen/Qwen3-8B", "bf16", "mxfp4", "none"),  # it has no experts
+    ],
+)
+def test_experts_may_be_stored_apart_from_the_rest(model, weights, experts, stored):
+    columns = {"model": model, "precision_weights": weights, "precision_moe": experts}
+    run = run_of(ROW | columns | {"gpu": "H200"}, catalogued)
+    assert run.shape.quantization == stored
+    (found,) = predict_runs([run])
+    assert found.point.tpot_ms > 0
+
+
+OFFLINE = {"engine": "trtllm", "protocol": "offline", "model": "deepseek-ai/DeepSeek-R1", "tp": "4"}
+
+
+@pytest.mark.parametrize(
+    ("columns", "ranks"),
+    [
+        ({"gpu": "B200", "tp": "8"}, 8),
+        ({"gpu": "B200", "tp": "8", "server_args": "enable_attention_dp=false"}, 1),
+        ({"gpu": "B200"}, 1),  # whole attention on each of four would leave no room
+    ],
+)
+def test_offline_runs_divide_attention_by_users_where_they_can(columns, ranks):
+    row = ROW | OFFLINE | columns
+    run = run_of(row, catalogued)
+    assert run.plan.data_parallel == ranks
+    assert ("own tables of highest throughput" in assumed(row, run)) == (ranks > 1)
+    assert predict_runs([run])[0].misfit is None
+
+
+@pytest.mark.parametrize(("word", "warmed"), [("", True), ("true", True), ("0", False)])
+def test_a_row_may_say_that_its_server_was_cold(word, warmed):
+    run = run_of(ROW | {"engine": "vllm", "protocol": "closed", "warmed": word}, catalogued)
+    assert run.warmed is warmed
+    with pytest.raises(ServetuneError, match="warmed must be true or false, got 'maybe'"):
+        run_of(ROW | {"warmed": "maybe"}, catalogued)
 
 
 def test_a_past_release_may_have_settings_that_are_not_known_here():
@@ -258,7 +318,7 @@ def test_a_longest_sequence_below_a_rows_request_is_refused():
     [
         ("Qwen/Qwen3-30B-A3B", "fp8_block"),  # its publisher's own checkpoint
         ("zai-org/GLM-4.5-Air", "fp8"),
-        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "fp8_block"),  # none is known
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "fp8"),  # none is known
     ],
 )
 def test_fp8_of_experts_is_stored_as_the_publishers_checkpoint(model, stored):

@@ -130,6 +130,10 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
     plain_experts: bool = False
     vendor: str = ""
 
+    def names(self, version: str) -> bool:
+        """Whether a release without numbers is one of a fork whose steps are described."""
+        return any(era.named and era.holds(version) for era in self.eras)
+
     def era_of(self, version: str) -> Era | None:
         """Era of a release; `None` where the coefficients describe it, or nobody knows it."""
         return next((era for era in self.eras if era.holds(version)), None)

@@ -38,9 +38,12 @@ _TITLES = {"inferencemax": "InferenceMAX"}
 
 
 def _assumptions(row: Mapping[str, str], run: PlannedRun, benchmark: str | None) -> Iterator[str]:
-    plan, source = run.plan, f"as {_TITLES.get(benchmark or '', benchmark)} ran these settings"
+    plan, facts = run.plan, step_law_facts(run.engine or run.plan.engine)
+    if benchmark is not None:
+        source = f"as {_TITLES.get(benchmark, benchmark)} ran these settings"
+    else:
+        source = f"as {facts.name}'s own tables of highest throughput were measured"
     stated = _stated(row, run)
-    facts = step_law_facts(run.engine or plan.engine)
     if all(cell.kind.engine != facts.name for cell in cells()):
         yield (
             f"no run of {facts.name} was measured: its steps are taken to be those of "
@@ -50,8 +53,8 @@ def _assumptions(row: Mapping[str, str], run: PlannedRun, benchmark: str | None)
     if facts.vendor not in ("", vendor):
         yield f"{facts.name} does not run on devices of {vendor}: priced as if it did"
     version = row.get("engine_version", "").strip()
-    if version and not is_release(version):
-        yield f"{version} is not read as a release: taken as the newest that is described"
+    if version and not (is_release(version) or facts.names(version)):
+        yield f"{version} is not read as a release: taken as if none were stated"
     elif version and is_later(version, facts.name):
         yield f"release {version} is not described yet: taken as the newest that is"
     yield from _unread(row, run)
@@ -122,9 +125,12 @@ def _unread(row: Mapping[str, str], run: PlannedRun) -> Iterator[str]:
             f"requests {requests} is not read: all {run.request_count} of a {run.protocol} "
             f"{'batch' if run.protocol == 'static' else 'run'} come at once"
         )
-    if run.dispersion != 1.0 and run.protocol != "open":
-        yield f"burstiness is not read: requests of a {run.protocol} run do not come at a rate"
-    elif run.dispersion != 1.0 and run.capped:
+    usual = {"rate": "inf", "burstiness": "1", "max_concurrency": row.get("concurrency", "")}
+    for column, word in usual.items():
+        told = row.get(column, "").strip().removesuffix(".0")
+        if run.protocol != "open" and told not in ("", word.strip()):
+            yield f"{column} is not read: requests of a {run.protocol} run do not come at a rate"
+    if run.dispersion != 1.0 and run.capped:
         yield "burstiness is not read: a client with max_concurrency holds bursts back"
     elif run.dispersion != 1.0 and run.coefficients.scheduling.admission_steps:
         yield "burstiness is not read: an engine that gathers prompts is computed as if by chance"

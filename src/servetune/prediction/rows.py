@@ -21,6 +21,8 @@ from servetune.bundled import bundled
 from servetune.engines import (
     DEFAULT_ENGINE,
     ENGINES,
+    WIDEST_FRACTION,
+    concurrent_sequences,
     facts_by_table_name,
     step_law_facts,
     with_useful_places,
@@ -53,7 +55,12 @@ from servetune.perf.roofline.drafting import acceptance_for
 from servetune.perf.roofline.runs import Protocol
 from servetune.plan import Plan
 from servetune.prediction.conventions import Convention, RowFacts, UnstatedSettings
-from servetune.prediction.stated_settings import attention_ranks, registered, stated_settings
+from servetune.prediction.stated_settings import (
+    attention_ranks,
+    refuses_attention_ranks,
+    registered,
+    stated_settings,
+)
 from servetune.workload import LengthLaws
 from servetune.workload.laws import Always, Law, LogNormal, Table, Uniform
 
@@ -99,9 +106,10 @@ def run_of(
     unstated = UnstatedSettings() if convention is None else convention(facts)
     tensor_parallel, copies, spread = facts.tensor_parallel, facts.copies, facts.spread_experts
     protocol = _protocol(row)
-    if unstated.divided_attention or _divided_throughput(facts, shape, protocol):
-        tensor_parallel, copies, spread = 1, tensor_parallel, True
     stated = stated_settings(facts.engine, row.get("server_args", "").strip(), facts.version)
+    divided = unstated.divided_attention or _divided_throughput(facts, shape, gpu, protocol)
+    if divided and not refuses_attention_ranks(facts.engine, stated):
+        tensor_parallel, copies, spread = 1, tensor_parallel, True
     ranks = attention_ranks(facts.engine, stated)
     sharing = 1  # ranks among which a limit of sequences is divided
     if ranks is not None:
@@ -187,7 +195,7 @@ def run_of(
         protocol=protocol or "closed",
         rate_per_s=_rate_per_s(row, protocol),
         dispersion=1 / _burstiness(row),
-        warmed=protocol is not None or unstated.warmed,
+        warmed=_warmed(row, protocol is not None or unstated.warmed),
         engine=facts.engine,
         engine_version=version,
         admission_delay_steps=unstated.admission_delay_steps,
@@ -236,10 +244,25 @@ def _checkpoint_cache(facts: RowFacts) -> str | None:
     return asked if asked and facts.storage in ("fp8", "nvfp4") else None
 
 
-def _divided_throughput(facts: RowFacts, shape: NetworkShape, protocol: Protocol | None) -> bool:
-    """Whether a row of highest throughput was measured with attention divided by users."""
+def _divided_throughput(
+    facts: RowFacts, shape: NetworkShape, gpu: Device, protocol: Protocol | None
+) -> bool:
+    """Whether a row of highest throughput was measured with attention divided by users.
+
+    Not where whole attention on each device would leave no room for a request.
+    """
     divides = step_law_facts(facts.engine).offline_divides_attention and protocol == "offline"
-    return divides and facts.copies == 1 and facts.tensor_parallel > 1 and has_experts(shape)
+    if not (divides and facts.copies == 1 and facts.tensor_parallel > 1 and has_experts(shape)):
+        return False
+    tokens = facts.prompt_tokens + facts.output_tokens
+    plan = Plan(
+        model=shape.name,
+        data_parallel=facts.tensor_parallel,
+        expert_parallel=True,
+        gpu_memory_fraction=WIDEST_FRACTION,
+        max_model_len=tokens,
+    )
+    return concurrent_sequences(plan, shape, gpu, tokens) >= 1
 
 
 def _rank_count(devices: int, copies: int, ranks: AttentionRanks) -> int:
@@ -317,9 +340,16 @@ def stored_as(shape: NetworkShape, weights: str, experts: str = "") -> NetworkSh
     A table names the precision that ran; the configuration may be that of the first
     publication. Four-bit checkpoints of networks with experts do not quantise attention, and
     `bf16` of a network that is published in four bits means the parts that are not.
+
+    Args:
+        shape: Network as it was published.
+        weights: Scheme of `STORAGE`; empty for the checkpoint's own.
+        experts: Scheme of the experts, where a table has one of their own.
     """
     sparse = has_experts(shape)
     published = shape.quantization
+    if sparse and weights and experts and weights[:3] != experts[:3]:
+        return _mixed(shape, weights, experts)
     target = weights if weights not in ("", "bf16") else experts if weights == "" else ""
     if weights == "bf16" and published.startswith("fp8"):
         return msgspec.structs.replace(shape, quantization="none")
@@ -336,10 +366,22 @@ def stored_as(shape: NetworkShape, weights: str, experts: str = "") -> NetworkSh
     return msgspec.structs.replace(shape, quantization=target)
 
 
+def _mixed(shape: NetworkShape, weights: str, experts: str) -> NetworkShape:
+    """Network whose experts are stored in another format than the rest."""
+    published = shape.quantization
+    if published.startswith(experts) or (experts == "awq" and published.startswith("int4")):
+        return shape
+    own = f"{'none' if experts == 'bf16' else experts}@experts"
+    return msgspec.structs.replace(
+        shape, quantization=own if weights == "bf16" else f"{own}+{weights}"
+    )
+
+
 def _published_fp8(model: str) -> str:
     """Storage of the checkpoint in fp8 that a model's publisher made: with scales by block or not.
 
-    Blocks where none is known, as most publishers of networks with experts have them.
+    One scale per matrix or channel where none is known, as engines make it on loading and as those
+    who quantise others' models do.
     """
     sibling = sibling_of(model)
     base = sibling.base if sibling else model
@@ -348,7 +390,7 @@ def _published_fp8(model: str) -> str:
     beside = re.sub("-(bf16|fp16)$", "-FP8", base, flags=re.IGNORECASE)
     if not own and beside != base and sibling_of(beside):
         own = [beside]
-    return load_shape(own[0], catalogue_first=True).quantization if own else "fp8_block"
+    return load_shape(own[0], catalogue_first=True).quantization if own else "fp8"
 
 
 def prediction_columns(
@@ -509,6 +551,20 @@ def _length_law(row: Mapping[str, str], name: str, mixed: bool) -> Law:
     if mean >= _LONG_TOKENS:
         return LogNormal.of_mean(mean, _LONG_SPREAD * mean)
     return msgspec.structs.replace(_PROMPTS if name == "isl" else _ANSWERS, mean=mean)
+
+
+#: Words of tables for whether the server had answered before the run.
+_WARMED = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def _warmed(row: Mapping[str, str], usual: bool) -> bool:
+    """Whether requests were sent before the run, so that kernels were compiled."""
+    word = row.get("warmed", "").strip().lower()
+    if not word:
+        return usual
+    if word not in _WARMED:
+        raise InputError(f"warmed must be true or false, got '{word}'", hint="or leave it empty")
+    return _WARMED[word]
 
 
 def _request_count(row: Mapping[str, str], protocol: Protocol | None, concurrency: int) -> int:

@@ -120,6 +120,15 @@ def idle_settings(engine: str, plan: Plan) -> tuple[str, ...]:
 def attention_ranks(engine: str, stated: Mapping[str, Setting]) -> AttentionRanks | None:
     """Data-parallel attention that stated settings turn on, if they do."""
     ranks = engine_named(registered(engine)).behaviour.attention_ranks
+    return ranks if ranks is not None and _has(stated, ranks, True) else None
+
+
+def refuses_attention_ranks(engine: str, stated: Mapping[str, Setting]) -> bool:
+    """Whether stated settings turn data-parallel attention off."""
+    ranks = engine_named(registered(engine)).behaviour.attention_ranks
+    return ranks is not None and _has(stated, ranks, False)
+
+
+def _has(stated: Mapping[str, Setting], ranks: AttentionRanks, value: bool) -> bool:
     extra = stated.get("extra", ())
-    on = ranks is not None and (ranks.setting, True) in (extra if isinstance(extra, tuple) else ())
-    return ranks if on else None
+    return isinstance(extra, tuple) and (ranks.setting, value) in extra
