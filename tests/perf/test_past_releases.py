@@ -89,8 +89,8 @@ def test_kernels_of_tensorrt_llm_0_8_read_keys_of_groups_of_eight_once() -> None
     assert (off, off_now) == pytest.approx((0.11, 0.24), abs=0.01)
 
 
-#: Output tokens/s of four and eight cards by NVIDIA's table of TensorRT-LLM 0.14 (2024): offline lists on
-#: Llama 3.1 70B, by GPU, storage, prompt and answer.
+#: Output tokens/s of four and eight cards by NVIDIA's table of TensorRT-LLM 0.14 (2024): offline
+#: lists on Llama 3.1 70B, by GPU, storage, prompt and answer.
 OF_SLOTS = (
     ("A100-PCIe-80GB", "fp16", 1000, 1000, 989, 960),
     ("A100-PCIe-80GB", "fp16", 2048, 128, 151, 143),
