@@ -203,6 +203,35 @@ def test_mixed_checkpoints_weigh_what_their_files_weigh(model, checkpoint_bytes,
     assert weighed == pytest.approx(checkpoint_bytes, rel=0.005)
 
 
+@pytest.mark.parametrize(
+    ("model", "parameters"),
+    [
+        # Safetensors totals of hub pages without their layers for drafts, which KerasHub's presets
+        # repeat for Qwen3.5 (2026); the others are the sums of their cards' and reports' parts.
+        ("Qwen/Qwen3.5-0.8B", 852_985_920),
+        ("Qwen/Qwen3.5-2B", 2_213_241_664),
+        ("Qwen/Qwen3.5-4B", 4_539_265_536),
+        ("Qwen/Qwen3.5-9B", 9_409_813_744),
+        ("Qwen/Qwen3.5-27B", 27_356_728_560),
+        ("google/gemma-3-4b-it", 4_300_079_472),
+        ("google/gemma-3-12b-it", 12_187_325_040),
+        ("google/gemma-3-27b-it", 27_432_406_640),
+        ("mistralai/Mistral-Small-3.1-24B-Instruct-2503", 24_011_361_280),
+        ("mistralai/Ministral-3-3B-Instruct-2512-BF16", 3.85e9),
+        ("mistralai/Ministral-3-8B-Instruct-2512-BF16", 8.92e9),
+        ("mistralai/Ministral-3-14B-Instruct-2512-BF16", 13.95e9),
+    ],
+)
+def test_a_tower_for_images_is_part_of_the_weights(model, parameters):
+    shape = load_shape(model, catalogue_first=True)
+    assert weight_bytes(shape) == pytest.approx(2 * parameters, rel=1e-3)
+
+
+def test_text_models_of_the_same_decoder_have_no_tower():
+    for model in ("moonshotai/Kimi-K2-Thinking", "Kwaipilot/KAT-Coder-V2.5-Dev"):
+        assert load_shape(model, catalogue_first=True).vision_parameters == 0
+
+
 def test_a_state_does_not_grow_and_a_full_window_stops():
     shape = load_shape("Qwen/Qwen3.5-27B", catalogue_first=True)
     assert kv_bytes(shape, 20_000) == 20_000 * kv_bytes_per_token(shape)
