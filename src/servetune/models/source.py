@@ -17,6 +17,7 @@ depend on the machine.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -182,12 +183,14 @@ class QuantizedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
         base: Hub id of the model that it was made of.
         quantization_config: Storage, as its config.json has it; empty for the model's own.
         widened: Whether it has sixteen bits although the model was published in fewer.
+        offered: Whether it may be named instead of its base where that does not fit.
     """
 
     name: str
     base: str
     quantization_config: JsonObject
     widened: bool = False
+    offered: bool = True
 
 
 @lru_cache(maxsize=1)
@@ -204,6 +207,7 @@ def quantized_checkpoints() -> Mapping[str, QuantizedCheckpoint]:
                 name=name,
                 base=bases[base.lower()],
                 quantization_config=table["formats"][group["format"]],
+                offered=group.get("offered", True),
             )
     return MappingProxyType(found)
 
@@ -221,7 +225,11 @@ def quantized_versions(model: str, scheme: str = "") -> tuple[str, ...]:
         ('Qwen/Qwen3-32B-AWQ',)
     """
     base = _plain_name(_catalogue_name(model) or model)
-    known = [each for each in quantized_checkpoints().values() if _plain_name(each.base) == base]
+    known = [
+        each
+        for each in quantized_checkpoints().values()
+        if each.offered and _plain_name(each.base) == base
+    ]
     stored = {each.name: load_shape(each.name, catalogue_first=True).quantization for each in known}
     wanted = quantization_named(scheme).scheme if scheme else ""
     bits = wanted.partition("_")[0].rstrip("w")
@@ -257,11 +265,13 @@ def _find(model: str, *, catalogue_first: bool) -> tuple[str, Config, str]:
         _, config, source = _from_catalogue(sibling.base)
         config = dict(config)
         if sibling.quantization_config:
-            config["quantization_config"] = sibling.quantization_config
-            config.pop("expert_dtype", None)  # DeepSeek-V4's own storage of its experts
+            config = _stored_as(config, sibling.quantization_config)
         if sibling.widened:
             config.pop("quantization_config", None)
         return model, config, f"{source}; read as {sibling.base} by its name"
+    other = _other_format(model)
+    if other is not None:
+        raise _not_read(model, other)
     return model, _from_hub(model), "the Hugging Face hub"
 
 
@@ -284,6 +294,8 @@ def sibling_of(model: str) -> QuantizedCheckpoint | None:
     """
     table = bundled("models", "data/quantized.toml")
     words, stored_as = _words(model), table["words"]["stored"]
+    if not any(word in stored_as for word in words) and _is_unclear(model):
+        return None
     alike = _by_words().get(tuple(word for word in words if word not in stored_as))
     days = _days(model)
     if not any(_days(name) in (days, set()) for name in alike or ()):
@@ -291,16 +303,51 @@ def sibling_of(model: str) -> QuantizedCheckpoint | None:
     base = _nearest(model, alike)
     own = model in catalogue() or model in quantized_checkpoints()
     publisher = model.partition("/")[0].lower()
-    if base is None or "/" not in model or own or publisher in table["words"]["other_formats"]:
+    if base is None or "/" not in model or own or _other_format(model):
         return None
+    copied = _copied(model) if not any(word in stored_as for word in words) else None
+    if copied is not None:
+        return msgspec.structs.replace(copied, name=model)
     stored = [stored_as[word] for word in words if word in stored_as]
-    # `GPTQ-Int8` and `AWQ-4bit` name the method and the bits.
+    # `GPTQ-Int8` and `AWQ-4bit` name the method and the bits, as does `int4-AutoRound`.
     for weaker in ("nf4", "gptq_int4") if len(stored) > 1 else ():
         stored = [name for name in stored if name != weaker] or stored
     widened = stored[-1:] == ["bf16"]
     stored = [table["words"]["own"].get(f"{publisher}/{name}", name) for name in stored]
     config = table["formats"][stored[-1]] if stored and not widened else {}
     return QuantizedCheckpoint(name=model, base=base, quantization_config=config, widened=widened)
+
+
+def _other_format(model: str) -> str | None:
+    """Format for other programs that an id names by its publisher or a word."""
+    formats = bundled("models", "data/quantized.toml")["words"]["other_formats"]
+    named = (model.partition("/")[0].lower(), *_all_words(model)) if "/" in model else ()
+    return next((formats[name] for name in named if name in formats), None)
+
+
+#: Number of bits of a GGUF file, as in `Q4_K_M` and `IQ2_XXS`; what follows is of its storage.
+_GGUF_BITS = re.compile(r"i?q\d")
+
+
+def _original(model: str) -> str | None:
+    """Catalogue model that a copy in a format for other programs was made of."""
+    table = bundled("models", "data/quantized.toml")["words"]
+    packed = {*table["stored"], *table["other_formats"]}
+    words = list(
+        itertools.takewhile(
+            lambda word: word not in packed and not _GGUF_BITS.match(word), _all_words(model)
+        )
+    )
+    alike = _by_words().get(tuple(_words("-".join(words))), ())
+    # Most words in common, so that the copy of a tuned model is not said to be of its base.
+    return max(alike, key=lambda name: len({*words} & {*_all_words(name)}), default=None)
+
+
+def _copied(model: str) -> QuantizedCheckpoint | None:
+    """Known checkpoint of the same name, whoever published it."""
+    name = model.partition("/")[2].lower()
+    known = quantized_checkpoints().values()
+    return next((each for each in known if each.name.partition("/")[2].lower() == name), None)
 
 
 def _nearest(model: str, alike: Sequence[str] | None) -> str | None:
@@ -321,8 +368,15 @@ def _words(model: str) -> list[str]:
 
     The day of a release (`0731`, `2507`) is none of them.
     """
-    ignored = bundled("models", "data/quantized.toml")["words"]["ignored"]
+    table = bundled("models", "data/quantized.toml")["words"]
+    ignored = {*table["ignored"], *table["unclear"]}
     return [word for word in _all_words(model) if word not in ignored and not _DATE.fullmatch(word)]
+
+
+def _is_unclear(model: str) -> bool:
+    """Whether a name tells of another storage: without a further word, it is not known which."""
+    unclear = bundled("models", "data/quantized.toml")["words"]["unclear"]
+    return any(word in unclear for word in _all_words(model))
 
 
 def _days(model: str) -> set[str]:
@@ -330,8 +384,16 @@ def _days(model: str) -> set[str]:
 
 
 def _all_words(model: str) -> list[str]:
+    """Words of a name; two that stand for one storage together (`FP8-Block`) are one."""
     name = model.rsplit("/", maxsplit=1)[-1].lower()
-    return re.split(r"[-_]|\.(?=[a-z])", name)
+    stored_as = bundled("models", "data/quantized.toml")["words"]["stored"]
+    words: list[str] = []
+    for word in re.split(r"[-_]|\.(?=[a-z])", name):
+        if words and (together := f"{words[-1]}-{word}") in stored_as:
+            words[-1] = together
+        else:
+            words.append(word)
+    return words
 
 
 @lru_cache(maxsize=1)
@@ -400,8 +462,15 @@ def _from_catalogue(name: str) -> tuple[str, Config, str]:
     if entry.tower_parameters:
         config["vision_parameters"] = entry.tower_parameters
     if quantized:
-        config["quantization_config"] = quantized.quantization_config
+        config = _stored_as(config, quantized.quantization_config)
     return name, config, f"servetune's catalogue: {entry.source}"
+
+
+def _stored_as(config: Config, quantization_config: JsonObject) -> JsonObject:
+    """Configuration of a model in another storage than its own."""
+    changed = {**config, "quantization_config": quantization_config}
+    changed.pop("expert_dtype", None)  # DeepSeek-V4's own storage of its experts
+    return changed
 
 
 @lru_cache(maxsize=1)
@@ -479,6 +548,12 @@ def _from_hub(model: str) -> Config:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise _unknown(model, f"the hub answered: {beginning(reason, 160)}; ") from error
     return _read_folder(path.parent)
+
+
+def _not_read(model: str, form: str) -> UnknownName:
+    original = _original(model)
+    instead = f"take the original model {original}" if original else "take the original model"
+    return UnknownName("model", model, (), hint=f"files of {form} are not read: {instead}")
 
 
 def _unknown(model: str, why: str) -> UnknownName:
