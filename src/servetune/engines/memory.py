@@ -33,7 +33,7 @@ from servetune.engines.parallel import (
     possible_tensor_parallel,
     stage_layers,
 )
-from servetune.engines.refusals import check_silicon, made_on_load
+from servetune.engines.refusals import check_silicon, made_on_load, suits
 from servetune.errors import DoesNotFit, PlanError
 from servetune.hardware.device import Device
 from servetune.models.counting import (
@@ -854,7 +854,7 @@ def _narrower_weights(plan: Plan, shape: NetworkShape, device: Device) -> list[_
         _Variant(f"the model {name}", msgspec.structs.replace(plan, model=name), network)
         for name, network in _published_versions(shape.name)
     ]
-    return [each for each in found if _runs(each.plan, each.shape, device)]
+    return [each for each in found if suits(each.plan, each.shape, device)]
 
 
 @lru_cache(maxsize=256)
@@ -862,11 +862,3 @@ def _published_versions(model: str) -> tuple[tuple[str, NetworkShape], ...]:
     """Quantised checkpoints of a model and their networks, the one with the most bytes first."""
     found = [(name, load_shape(name, catalogue_first=True)) for name in quantized_versions(model)]
     return tuple(sorted(found, key=lambda each: -weight_bytes(each[1])))
-
-
-def _runs(plan: Plan, shape: NetworkShape, device: Device) -> bool:
-    try:
-        check_silicon(plan, shape, device)
-    except PlanError:
-        return False
-    return True

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
+import msgspec
+
 from servetune.engines.defaults import resolved
 from servetune.engines.engine import engine
 from servetune.engines.tables import engine_table
@@ -15,7 +17,7 @@ from servetune.hardware.device import Device
 from servetune.json_value import JsonObject
 from servetune.models.quantization import effective_quantization, quantization_named
 from servetune.models.shape import NetworkShape
-from servetune.models.source import quantized_versions
+from servetune.models.source import load_shape, quantized_versions, storage_method
 from servetune.plan.plan import Plan
 
 #: Least compute capability of each architecture, times ten (NVIDIA's list of CUDA devices).
@@ -47,10 +49,11 @@ greater than or equal to max_num_seqs (64)
         found.check_starts(resolved(plan, shape, device), shape, device)
 
 
-def check_weights(plan: Plan, shape: NetworkShape) -> None:
+def check_weights(plan: Plan, shape: NetworkShape, device: Device | None = None) -> None:
     """Refuse a storage of weights that the engine can neither read nor make of the checkpoint.
 
-    Nothing is refused of engines whose folder has no `quantization.toml`.
+    Nothing is refused of engines whose folder has no `quantization.toml`. With a device the hint
+    names only what the engine has kernels for there.
 
     Raises:
         PlanError: With the known checkpoints of that storage.
@@ -81,39 +84,105 @@ def check_weights(plan: Plan, shape: NetworkShape) -> None:
         return
     if asked in on_load or wanted == "none":
         return
-    made = quantized_versions(plan.model, "" if asked in _BY_CHECKPOINT else asked)
+    hint = _other_weights(plan, shape, device, "" if asked in _BY_CHECKPOINT else asked)
     raise PlanError(
-        f"{title} cannot make {asked} weights of {plan.model} while loading it",
-        hint=(
-            f"take the quantised checkpoint {' or '.join(made[:3])} as the model"
-            if made
-            else "quantise the model first, and give the folder or hub id of that checkpoint"
-        )
-        + f"; {on_load[0]} needs no such checkpoint",
+        f"{title} cannot make {asked} weights of {plan.model} while loading it", hint=hint
     )
 
 
+def _other_weights(plan: Plan, shape: NetworkShape, device: Device | None, asked: str) -> str:
+    """Checkpoints of a storage, or to make one, and what needs none."""
+    made = [
+        name
+        for name in quantized_versions(plan.model, asked)
+        if device is None
+        or suits(
+            msgspec.structs.replace(plan, model=name, quantization=None),
+            load_shape(name, catalogue_first=True),
+            device,
+        )
+    ]
+    hint = (
+        f"take the quantised checkpoint {' or '.join(made[:3])} as the model"
+        if made
+        else "quantise the model first, and give the folder or hub id of that checkpoint"
+    )
+    usual = made_on_load(plan.engine)[0]
+    narrowed = msgspec.structs.replace(plan, quantization=usual)
+    if device is not None and not suits(narrowed, shape, device):
+        return hint
+    return f"{hint}; {usual} needs no such checkpoint"
+
+
 def check_silicon(plan: Plan, shape: NetworkShape, device: Device) -> None:
-    """Refuse weights that the engine has no kernels for on the device.
+    """Refuse a device that the engine does not support, and weights it has no kernels for there.
 
     Raises:
         PlanError: With the compute capabilities needed and there.
     """
-    scheme, needed = _least_capability(plan.engine, shape.quantization, plan.quantization)
+    title = engine(plan.engine).title
     there = _CAPABILITY.get(device.architecture)
-    if there is not None and there < needed:
+    least = _weights_table(plan.engine).get("least_device", 0)
+    if there is not None and there < least:
         raise PlanError(
-            f"{engine(plan.engine).title} has no kernels for {scheme} weights on "
-            f"{device.name}: they need compute capability {needed / 10}, it has {there / 10}",
-            hint="take 16-bit weights, or a newer device",
+            f"{title} does not run on {device.name}: it needs compute capability {least / 10}, "
+            f"and an architecture newer than {device.architecture}",
+            hint="take a newer device",
         )
+    for scheme, needed, makers in _needs(
+        plan.engine, shape.name, shape.quantization, plan.quantization
+    ):
+        if there is not None and there < needed:
+            raise PlanError(
+                f"{title} has no kernels for {scheme} weights on {device.name}: they need compute "
+                f"capability {needed / 10}, it has {there / 10}",
+                hint="take 16-bit weights, or a newer device",
+            )
+        if device.vendor in makers:
+            raise PlanError(
+                f"{title} has no kernels for {scheme} weights on {device.name}",
+                hint=f"take other weights, or a device that is not {device.vendor}'s",
+            )
+
+
+def suits(plan: Plan, shape: NetworkShape, device: Device) -> bool:
+    """Whether the engine has kernels for a plan's weights there that do not only emulate them."""
+    try:
+        check_silicon(plan, shape, device)
+    except PlanError:
+        return False
+    emulated = _weights_table(plan.engine).get("emulated", {})
+    stored = effective_quantization(shape.quantization, plan.quantization)
+    parts = (stored, *stored.others)
+    return not any(device.vendor in emulated.get(part.scheme, ()) for part in parts)
 
 
 @functools.lru_cache(maxsize=1024)
-def _least_capability(engine_name: str, published: str, asked: str | None) -> tuple[str, int]:
-    """Scheme of the weights, and the compute capability, times ten, that its kernels need."""
-    scheme = effective_quantization(published, asked).scheme
-    return scheme, _weights_table(engine_name).get("least_capability", {}).get(scheme, 0)
+def _needs(
+    engine_name: str, model: str, published: str, asked: str | None
+) -> tuple[tuple[str, int, tuple[str, ...]], ...]:
+    """What each part of the weights needs of a device.
+
+    Returns:
+        Its scheme, the least compute capability, times ten, and the makers of devices without
+        kernels for it.
+    """
+    table = _weights_table(engine_name)
+    by_scheme, without = table.get("least_capability", {}), table.get("no_kernels", {})
+    named = asked.lower().replace("-", "_") if asked is not None and published == "none" else ""
+    by_method = table.get("least_capability_by_method", {}).get(storage_method(model), {})
+    stored = effective_quantization(published, asked)
+    return tuple(
+        (
+            part.scheme,
+            max(
+                by_scheme.get(named, by_scheme.get(part.scheme, 0)),
+                by_method.get(part.scheme.partition("_g")[0], 0),
+            ),
+            tuple(without.get(part.scheme, ())),
+        )
+        for part in (stored, *stored.others)
+    )
 
 
 def made_on_load(engine_name: str) -> tuple[str, ...]:

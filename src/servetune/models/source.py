@@ -237,6 +237,19 @@ def quantized_versions(model: str, scheme: str = "") -> tuple[str, ...]:
     return tuple(sorted(fitting, key=lambda name: (stored[name] != wanted, _foreign(name, model))))
 
 
+def storage_method(model: str) -> str:
+    """Method that a checkpoint's files name, known by its hub id; empty where it is not.
+
+    Two methods may store one scheme: four bits by GPTQ or by compressed-tensors.
+
+    Example:
+        >>> storage_method("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16")
+        'compressed-tensors'
+    """
+    named = quantized_checkpoints().get(model) or sibling_of(model)
+    return str(named.quantization_config.get("quant_method", "")) if named else ""
+
+
 def _plain_name(model: str) -> str:
     """Name without what publishers changed of one model's name."""
     return model.lower().replace("/meta-llama-", "/llama-")
