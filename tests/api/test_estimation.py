@@ -522,12 +522,12 @@ def test_settings_of_sglangs_memory_for_states_are_read_and_shown(called):
     words = ("estimate", "--model", "Qwen/Qwen3.5-9B", "--gpu", "H100", "--engine", "sglang")
     lengths = ("--input-len", "512", "--output-len", "128")
     plain = called(*words, *lengths)
-    assert "23.38 GiB for the states of 97 sequences" in plain.stdout
+    assert "22.98 GiB for the states of 95 sequences" in plain.stdout
     settings = "mamba_full_memory_ratio=0.2;mamba_radix_cache_strategy=no_buffer"
     fewer = called(*words, *lengths, "--server-args", settings)
-    assert "for the states of 57 sequences" in fewer.stdout
+    assert "for the states of 56 sequences" in fewer.stdout
     unkept = called(*words, *lengths, "--server-args", "disable_radix_cache=true")
-    assert "for the states of 487 sequences" in unkept.stdout
+    assert "for the states of 478 sequences" in unkept.stdout
     assert "without effect" not in fewer.stderr + unkept.stderr
 
 

@@ -451,7 +451,7 @@ def test_longer_prompts_make_no_server_faster(columns):
 
 def test_users_beyond_the_useful_places_change_no_plan():
     """Each took memory before: that of a hundred held no weights, and that of ninety did."""
-    awq = {"model": "Qwen/Qwen3.5-35B-A3B", "precision_weights": "awq", "engine": "vllm"}
+    awq = {"model": "Kwaipilot/KAT-Coder-V2.5-Dev", "precision_weights": "awq", "engine": "vllm"}
     row = ROW | L4_ROW | awq
     few, more, many = (
         run_of(row | {"concurrency": str(users)}, catalogued) for users in (10, 90, 1000)

@@ -126,7 +126,7 @@ def check_silicon(plan: Plan, shape: NetworkShape, device: Device) -> None:
     if there is not None and there < least:
         raise PlanError(
             f"{title} does not run on {device.name}: it needs compute capability {least / 10}, "
-            f"and an architecture newer than {device.architecture}",
+            f"the device has {there / 10}",
             hint="take a newer device",
         )
     for scheme, needed, makers in _needs(
