@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -174,6 +175,35 @@ def test_machines_reduce_by_all_of_their_adapters(
 ) -> None:
     law = all_reduce_law(named_link(name), 16)
     assert law.seconds(message_bytes) == pytest.approx(measured_s, rel=0.4)
+
+
+@pytest.mark.parametrize(
+    ("group", "message_bytes", "measured_s"),
+    [
+        (2, 8_192, 33e-6),
+        (2, 32_768, 38.5e-6),
+        (2, 65_536, 66e-6),
+        (4, 4_096, 43e-6),
+        (4, 49_152, 59e-6),
+        (4, 1_572_864, 877e-6),
+    ],
+)
+def test_dgx_sparks_reduce_over_their_network(
+    group: int, message_bytes: float, measured_s: float
+) -> None:
+    law = all_reduce_law(named_link(device("DGX Spark").link), group)
+    assert law.seconds(message_bytes) == pytest.approx(measured_s, rel=0.35)
+
+
+def test_one_device_a_machine_exchanges_by_its_adapter_alone() -> None:
+    """Most of the 25 GB/s of a port for long messages, and never more."""
+    spark = named_link("connectx7-200")
+    for group in (2, 4, 8):
+        sent = 2e9 * (group - 1) / group
+        assert 0.7 * 25e9 < sent / all_reduce_law(spark, group).seconds(1e9) < 25e9
+        assert exchange_law(spark, group) == all_reduce_law(spark, group)
+    other = msgspec.structs.replace(spark, name="two-adapters", beyond_bytes_per_s=50e9)
+    assert all_reduce_law(other, 2).latency_s == 45e-6
 
 
 def test_tokens_go_to_other_machines_by_the_adapter_of_their_device() -> None:

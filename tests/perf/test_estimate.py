@@ -115,6 +115,12 @@ def test_more_devices_than_a_link_joins_are_said_to_be_a_guess(shape: NetworkSha
         assert any("joins up to 8 devices" in note for note in found.notes) is said
 
 
+def test_dgx_sparks_are_said_to_be_machines_of_one_device(shape: NetworkShape) -> None:
+    found = estimate(shape, node(gpu="DGX Spark", count=2), plan(tensor_parallel=2), workload())
+    [note] = [note for note in found.notes if note.startswith("connectx7-200")]
+    assert note.startswith("connectx7-200 joins machines of one device; 2 are priced with 25 GB/s")
+
+
 def test_the_binding_limit_is_the_least(four_l4: Estimate) -> None:
     limits = four_l4.limits
     assert limits is not None

@@ -95,7 +95,7 @@ def all_reduce_law(link: Link, group: int) -> Collective:
     if group == 1:
         return _ALONE
     ring = 2 * (group - 1) / group  # bytes sent per device and byte of message
-    network = link.network_bytes_per_s(group)
+    network = _common_network(link, group)
     if network is not None:
         rate = min(network * _NETWORK_SHARE, link.bytes_per_s * _FABRIC_SHARE)
         return _line(_NETWORK_LATENCY_S, rate / ring)
@@ -116,10 +116,20 @@ def exchange_law(link: Link, group: int) -> Collective:
 
     Inside a machine all are gathered. Beyond it each device sends its own by its own adapter.
     """
-    if link.network_bytes_per_s(group) is None:
+    if _common_network(link, group) is None:
         return all_reduce_law(link, group)
     ring = 2 * (group - 1) / group
     return _line(_NETWORK_LATENCY_S, link.rate_among(group) * _ADAPTER_SHARE / ring)
+
+
+def _common_network(link: Link, group: int) -> float | None:
+    """Rate from one machine to others where the law of all networks holds, in bytes/s.
+
+    `None` inside a machine, and of a link between machines of one device that has rows.
+    """
+    if link.most_devices == 1 and link.name in _sections():
+        return None
+    return link.network_bytes_per_s(group)
 
 
 class _Row(NamedTuple):

@@ -545,8 +545,9 @@ def _notes(
     if most is not None and plan.tensor_parallel > most:
         network = node.link.network_bytes_per_s(plan.tensor_parallel)
         beyond = node.link.rate_among(plan.tensor_parallel)
+        joins = f"joins up to {most} devices" if most > 1 else "joins machines of one device"
         notes.append(
-            f"{node.link.name} joins up to {most} devices; {plan.tensor_parallel} are priced "
+            f"{node.link.name} {joins}; {plan.tensor_parallel} are priced "
             + (
                 f"with {network / GB:g} GB/s from machine to machine; networks differ by a factor "
                 "of six"
