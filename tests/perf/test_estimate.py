@@ -121,6 +121,21 @@ def test_dgx_sparks_are_said_to_be_machines_of_one_device(shape: NetworkShape) -
     assert note.startswith("connectx7-200 joins machines of one device; 2 are priced with 25 GB/s")
 
 
+def test_nvfp4_on_amd_is_multiplied_in_sixteen_bits(shape: NetworkShape) -> None:
+    """CDNA 4 multiplies MXFP4 alone in four bits, so a prompt takes as long as with AWQ."""
+    took = {}
+    for gpu, storage in (("MI355X", "nvfp4"), ("MI355X", "awq"), ("B200", "nvfp4")):
+        found = estimate(shape, node(gpu=gpu), plan(quantization=storage), workload())
+        assert found.roofline is not None
+        took[gpu, storage] = found.roofline.prefill.step_ms
+        emulated = storage == "nvfp4" and gpu == "MI355X"
+        dtypes = {part.math_dtype for part in found.roofline.prefill.parts} - {""}
+        assert dtypes == ({"bf16"} if gpu == "MI355X" else {"bf16", "fp4"})
+        assert found.roofline.math_dtype == ("bf16" if gpu == "MI355X" else "fp4")
+        assert any("fp4 units take MXFP4" in note for note in found.notes) is emulated
+    assert took["MI355X", "nvfp4"] == pytest.approx(took["MI355X", "awq"], rel=0.05)
+
+
 def test_the_binding_limit_is_the_least(four_l4: Estimate) -> None:
     limits = four_l4.limits
     assert limits is not None

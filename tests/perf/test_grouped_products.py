@@ -69,6 +69,8 @@ def test_experts_kept_whole_keep_their_columns() -> None:
         ("openai/gpt-oss-120b", "B200", None, "_mxfp4"),
         ("Qwen/Qwen3-30B-A3B", "A100", "nvfp4", "_packed"),  # no such unit: widened first
         ("Qwen/Qwen3-30B-A3B", "H100", "nvfp4", "_packed"),
+        ("Qwen/Qwen3-30B-A3B", "MI355X", "nvfp4", "_packed"),  # its fp4 unit takes MXFP4
+        ("openai/gpt-oss-120b", "MI355X", None, "_mxfp4"),
         ("Qwen/Qwen3-30B-A3B", "Gaudi 3", "fp8", ""),  # a unit, no faster than that for 16 bits
     ],
 )

@@ -11,7 +11,7 @@ import msgspec
 
 from servetune.hardware.device import Device
 from servetune.perf.roofline.operations import AttentionOp, ExpertsOp, MatrixOp, Step
-from servetune.perf.roofline.step import Part, StepLaw
+from servetune.perf.roofline.step import Part, StepLaw, product_dtype
 from servetune.units import MS_PER_S
 
 #: Kinds of work, in the order in which figures show them.
@@ -59,7 +59,7 @@ def breakdown(law: StepLaw, step: Step, device: Device) -> tuple[StepPart, ...]:
     total_s = law(step)
     sums: dict[tuple[str, str, str], _Work] = {}
     for part, seconds in law.device_parts_s(step):
-        name, kind, math_dtype, flops, moved_bytes = _work(part, law, step)
+        name, kind, math_dtype, flops, moved_bytes = _work(part, law, step, device)
         work = sums.setdefault((name, kind, math_dtype), _Work())
         work.seconds += seconds
         work.flops += flops
@@ -83,18 +83,22 @@ def breakdown(law: StepLaw, step: Step, device: Device) -> tuple[StepPart, ...]:
     return tuple(sorted(parts, key=lambda part: -part.time_ms))
 
 
-def _work(part: Part, law: StepLaw, step: Step) -> tuple[str, str, str, float, float]:
+def _work(
+    part: Part, law: StepLaw, step: Step, device: Device
+) -> tuple[str, str, str, float, float]:
     """Name, kind, multiplying dtype, FLOPs and bytes."""
     ops = law.ops
     if isinstance(part, MatrixOp):
         rows = step.logit_rows if part.logits_only else step.tokens
         moved_bytes = part.moved_bytes(rows, ops.activation_bytes)
         flops = part.flops_per_row * rows
-        return part.name, "matrices", part.math_dtype, part.count * flops, part.count * moved_bytes
+        dtype = product_dtype(part, device)
+        return part.name, "matrices", dtype, part.count * flops, part.count * moved_bytes
     if isinstance(part, ExpertsOp):
         moved_bytes = part.moved_bytes(step.tokens, ops.activation_bytes)
         flops = part.flops_per_token * step.tokens
-        return "experts", "experts", part.math_dtype, part.count * flops, part.count * moved_bytes
+        dtype = product_dtype(part, device)
+        return "experts", "experts", dtype, part.count * flops, part.count * moved_bytes
     if isinstance(part, AttentionOp):
         pairs = part.pairs(step.prefill_tokens, step.prefill_pairs)
         keys = part.keys(step.decode_sequences, step.decode_context_tokens)

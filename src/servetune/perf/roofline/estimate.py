@@ -10,6 +10,7 @@ from servetune.engines import Memory, check_fits, check_parallel, engine, memory
 from servetune.errors import DoesNotFit
 from servetune.hardware.device import Device, Node
 from servetune.models import counting
+from servetune.models.quantization import effective_quantization
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.accuracy import Ran
 from servetune.perf.roofline.breakdown import StepPart, breakdown
@@ -31,7 +32,7 @@ from servetune.perf.roofline.steady_state import (
     SteadyState,
     workload_moments,
 )
-from servetune.perf.roofline.step import StepLaw, step_law
+from servetune.perf.roofline.step import StepLaw, emulated, product_dtype, step_law
 from servetune.plan import Plan
 from servetune.units import GB, MS_PER_S
 from servetune.workload.workload import Workload
@@ -244,6 +245,7 @@ def estimate(
         coefficients=chosen.name,
         notes=(
             *_notes(plan, filled, node, moments, workload),
+            *_storage_notes(filled, node.device, shape),
             *_front_notes(filled, node, streamed),
             *_sampling_notes(filled, node, shape, workload, chosen),
         ),
@@ -345,7 +347,8 @@ def _roofline(
         "fp4": device.fp4_flops,
     }
     ridges = {name: rate / device.memory_bytes_per_s for name, rate in rates.items() if rate}
-    peak_flops = device.peak_flops(heaviest.math_dtype)
+    math_dtype = product_dtype(heaviest, device)
+    peak_flops = device.peak_flops(math_dtype)
     narrow = peak_flops > device.bf16_flops
     reached_flops = peak_flops * (
         c.gemm.compute_fraction_8bit if narrow else c.gemm.compute_fraction
@@ -377,7 +380,7 @@ def _roofline(
     engines, stages = plan.replicas * plan.data_parallel, plan.pipeline_parallel
     alone, busy = law.with_batches(1), law.with_batches(best.concurrency / engines)
     return Roofline(
-        math_dtype=heaviest.math_dtype if heaviest.math_dtype in ridges else "bf16",
+        math_dtype=math_dtype if math_dtype in ridges else "bf16",
         ridge_flops_per_byte=ridges,
         prefill=phase(
             alone,
@@ -491,6 +494,17 @@ def _front_notes(plan: Plan, node: Node, output_tokens_per_s: float) -> tuple[st
     measured = f" ({front.measured})" if front.measured else ""
     more = f"; raise {front.processes}" if front.processes else ""
     return (found + measured + more,)
+
+
+def _storage_notes(plan: Plan, device: Device, shape: NetworkShape) -> tuple[str, ...]:
+    """What engines do with weights that the device cannot multiply as they are stored."""
+    stored = effective_quantization(shape.quantization, plan.quantization)
+    if not any(emulated(part.scheme, device) for part in (stored, *stored.others)):
+        return ()
+    return (
+        f"nvfp4 on {device.name} is priced with products in 16 bits: AMD's fp4 units take MXFP4 "
+        "alone; an engine that widens the weights anew at each step (vLLM, dense layers) is slower",
+    )
 
 
 def _sampling_notes(

@@ -435,17 +435,33 @@ class Kind(NamedTuple):
     widened: bool
 
 
+def emulated(scheme: str, device: Device) -> bool:
+    """Whether weights of a scheme are widened on a device that may have a unit of their width.
+
+    AMD's fp4 units (CDNA 4) take blocks of 32 with scales in E8M0 (MXFP4). NVFP4 has blocks of 16
+    with scales in E4M3: vLLM dequantises it to 16 bits there (its pull requests 35733 and 44667 of
+    2026).
+    """
+    return scheme == "nvfp4" and device.vendor == "AMD"
+
+
+def product_dtype(op: MatrixOp | ExpertsOp, device: Device) -> str:
+    """Number format of a product on a device, which may widen it further for lack of a unit."""
+    return "bf16" if emulated(op.scheme, device) else op.math_dtype
+
+
 def kind_of(op: MatrixOp | ExpertsOp, device: Device) -> Kind:
-    peak, thin = device.peak_flops(op.math_dtype), op.weight_width_bytes < 2
-    narrow = op.math_dtype != "bf16" and peak > device.bf16_flops
+    dtype = product_dtype(op, device)
+    peak, thin = device.peak_flops(dtype), op.weight_width_bytes < 2
+    narrow = dtype != "bf16" and peak > device.bf16_flops
     return Kind(
         peak_flops=peak,
         narrow=narrow,
-        four_bit=narrow and op.math_dtype == "fp4",
+        four_bit=narrow and dtype == "fp4",
         blocks=narrow and op.scheme == "fp8_block",
         mxfp4=op.scheme == "mxfp4",
         thin=thin,
-        widened=thin and (op.math_dtype == "bf16" or not device.multiplies(op.math_dtype)),
+        widened=thin and (dtype == "bf16" or not device.multiplies(dtype)),
     )
 
 
