@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from servetune import api
 from servetune.errors import InputError
-from servetune.hardware import device, node
+from servetune.hardware import device, measured_device, node
 from servetune.hardware.measured_device import MeasuredRates, measure_device
 from servetune.perf.onboarding import as_toml, onboarded
 from servetune.perf.roofline import coefficients_for
@@ -30,6 +32,10 @@ RATES = {
     "tflops": {"bf16": 150.0, "fp16": 152.0, "fp8": 260.0},
     "reduce_gb_per_s": {"2": 22.0, "4": 23.6},
 }
+
+
+#: The same of one card.
+ALONE = RATES | {"count": 1, "reduce_gb_per_s": {}}
 
 
 @pytest.fixture
@@ -91,6 +97,102 @@ def test_the_link_is_the_one_whose_all_reduces_are_nearest(
 ) -> None:
     rates = MeasuredRates(**RATES | {"reduce_gb_per_s": reduced})
     assert onboarded(rates, today="2026-11-23").row.link == named
+
+
+@pytest.mark.parametrize(
+    ("capability", "tflops", "fp4_tflops", "words"),
+    [
+        ("10.0", {"bf16": 1500.0, "fp8": 3000.0, "int8": 2900.0}, 2.0, "2 times the rate"),
+        ("10.3", {"bf16": 1500.0, "fp8": 3000.0}, 3.0, "3 times the rate"),
+        # GeForce adds up fp8 at half of its rate, and int8 at all of it.
+        ("12.0", {"bf16": 170.0, "fp8": 300.0, "int8": 600.0}, 2.0, "2 times the rate"),
+        ("12.0", {"bf16": 170.0}, None, "fp4 are priced at the rate of 16 bits"),
+        ("9.0", {"bf16": 700.0, "fp8": 1300.0}, None, ""),
+    ],
+)
+def test_fp4_is_assumed_where_the_silicon_has_units_for_it(
+    capability: str, tflops: dict[str, float], fp4_tflops: float | None, words: str
+) -> None:
+    rates = MeasuredRates(**ALONE | {"capability": capability, "tflops": tflops})
+    found = onboarded(rates, today="2026-12-01")
+    row = found.row
+    if fp4_tflops is None:
+        assert row.fp4_tflops is None
+    else:
+        eight = max(row.fp8_tflops or 0.0, row.int8_tflops or 0.0)
+        assert row.fp4_tflops == pytest.approx(fp4_tflops * eight, rel=0.01)
+    told = [each for each in found.assumed if "fp4" in each]
+    assert len(told) == bool(words)
+    assert all(words in each for each in told)
+
+
+def test_an_onboarded_card_multiplies_fp4_as_the_catalogued_one() -> None:
+    known = device("RTX 5090")
+    assert known.fp8_flops
+    assert known.int8_flops
+    assert known.fp4_flops
+    shares = coefficients_for(known).gemm
+    tflops = {
+        "bf16": known.bf16_flops * shares.compute_fraction / 1e12,
+        "fp8": known.fp8_flops * shares.compute_fraction_8bit / 1e12,
+        "int8": known.int8_flops * shares.compute_fraction_8bit / 1e12,
+    }
+    found = onboarded(
+        MeasuredRates(**ALONE | {"capability": "12.0", "tflops": tflops}), today="2026-12-01"
+    )
+    assert found.row.fp4_tflops
+    # A GeForce card reaches more of its lower peak in eight bits than its silicon's share.
+    assert found.row.fp4_tflops == pytest.approx(known.fp4_flops / 1e12, rel=0.25)
+
+
+def test_fp8_that_was_not_measured_is_said_so() -> None:
+    for capability, tflops, said in (
+        ("gfx942", {"bf16": 500.0, "int8": 900.0}, True),
+        ("gfx942", {"bf16": 500.0, "fp8": 900.0}, False),
+        ("8.0", {"bf16": 250.0, "int8": 400.0}, False),  # Ampere has no such units
+    ):
+        rates = MeasuredRates(**ALONE | {"capability": capability, "tflops": tflops})
+        assumed = onboarded(rates, today="2026-12-01").assumed
+        assert any(each.startswith("fp8 was not measured") for each in assumed) is said
+
+
+class FakeTensor:
+    """Tensor that knows its type and nothing else."""
+
+    def __init__(self, *_size: int, dtype: str = "float32", device: str = "") -> None:
+        self.dtype = dtype
+
+    def to(self, dtype: str) -> FakeTensor:
+        return FakeTensor(dtype=dtype)
+
+    def t(self) -> FakeTensor:
+        return self
+
+
+@pytest.mark.parametrize(
+    ("known", "measured"),
+    [({"float8_e4m3fn"}, True), ({"float8_e4m3fnuz"}, True), (set(), False)],
+)
+def test_the_probe_tries_both_types_of_fp8(
+    known: set[str], measured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AMD's gfx942 refuses `float8_e4m3fn`, which newer releases of PyTorch say by a ValueError."""
+    tried = []
+
+    def scaled_mm(one: FakeTensor, *_others: object, **_options: object) -> None:
+        tried.append(one.dtype)
+        if one.dtype not in known:
+            raise ValueError("unsupported type")
+
+    names = ("bfloat16", "float16", "int8", "float8_e4m3fn", "float8_e4m3fnuz")
+    fake = SimpleNamespace(
+        **{name: name for name in names}, ones=FakeTensor, _scaled_mm=scaled_mm
+    )
+    monkeypatch.setitem(sys.modules, "torch", fake)  # type: ignore[arg-type]
+    probe = runpy.run_path(str(Path(measured_device.__file__).with_name("torch_probe.py")))
+    rate = probe["first_tflops"]("cpu", probe["products"]("cpu")["fp8"], 0.0)
+    assert (rate is not None) is measured
+    assert tried[-1] == next(iter(known), "float8_e4m3fnuz")
 
 
 def test_a_name_that_is_described_already_is_refused_and_nothing_lost(

@@ -35,8 +35,8 @@ def main() -> int:
     found["read_gb_per_s"] = read_gb_per_s(kind, seconds, found["memory_mib"])
     found["tflops"] = {
         name: float(f"{rate:.3g}")
-        for name, product in products(kind).items()
-        if (rate := product_tflops(kind, product, seconds))
+        for name, makers in products(kind).items()
+        if (rate := first_tflops(kind, makers, seconds))
     }
     found["reduce_gb_per_s"] = reduced(kind, int(found["count"]), seconds)
     sys.stdout.write(json.dumps(found) + "\n")
@@ -107,45 +107,59 @@ def read_gb_per_s(kind: str, seconds: float, memory_mib: float) -> float:
     return round(best / 1e9, 2)
 
 
-def products(kind: str) -> dict[str, Callable[[int], Callable[[], object]]]:
-    """Number format to a maker of square products of a size."""
+#: Maker of a square product of a size.
+Maker = Callable[[int], Callable[[], object]]
 
-    def plain(dtype: Any) -> Callable[[int], Callable[[], object]]:
+
+def products(kind: str) -> dict[str, tuple[Maker, ...]]:
+    """Number format to makers of its products, of which a device may know the first or another.
+
+    AMD's CDNA 3 (gfx942) multiplies `float8_e4m3fnuz` alone, CDNA 4 and NVIDIA `float8_e4m3fn`.
+    """
+
+    def plain(dtype: Any) -> Maker:
         def make(size: int) -> Callable[[], object]:
             one = torch.ones(size, size, dtype=dtype, device=kind)
             return lambda: one @ one
 
         return make
 
-    def eight_bit_float(size: int) -> Callable[[], object]:
-        one = torch.ones(size, size, device=kind).to(torch.float8_e4m3fn)
-        scale = torch.ones((), device=kind)
-        return lambda: torch._scaled_mm(
-            one, one.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16
-        )
+    def eight_bit_float(type_name: str) -> Maker:
+        def make(size: int) -> Callable[[], object]:
+            one = torch.ones(size, size, device=kind).to(getattr(torch, type_name))
+            scale = torch.ones((), device=kind)
+            return lambda: torch._scaled_mm(
+                one, one.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16
+            )
+
+        return make
 
     def eight_bit(size: int) -> Callable[[], object]:
         one = torch.ones(size, size, dtype=torch.int8, device=kind)
         return lambda: torch._int_mm(one, one.t())
 
     return {
-        "bf16": plain(torch.bfloat16),
-        "fp16": plain(torch.float16),
-        "fp8": eight_bit_float,
-        "int8": eight_bit,
+        "bf16": (plain(torch.bfloat16),),
+        "fp16": (plain(torch.float16),),
+        "fp8": tuple(eight_bit_float(name) for name in ("float8_e4m3fn", "float8_e4m3fnuz")),
+        "int8": (eight_bit,),
     }
 
 
-def product_tflops(
-    kind: str, make: Callable[[int], Callable[[], object]], seconds: float
-) -> float | None:
+def first_tflops(kind: str, makers: tuple[Maker, ...], seconds: float) -> float | None:
+    """Rate of the first of these products that works; `None` where none does."""
+    rates = (product_tflops(kind, make, seconds) for make in makers)
+    return next((rate for rate in rates if rate is not None), None)
+
+
+def product_tflops(kind: str, make: Maker, seconds: float) -> float | None:
     """Rate of a large square product; `None` where the device or PyTorch cannot multiply so."""
     size = FIRST_SIZE
     try:
         while size < LAST_SIZE and timed_s(kind, make(size), 0.0) < SHORT_S:
             size *= 2
         best_s = timed_s(kind, make(size), seconds)
-    except (RuntimeError, NotImplementedError, AttributeError):
+    except (RuntimeError, NotImplementedError, AttributeError, ValueError):
         return None
     return float(2.0 * size**3 / best_s / 1e12)
 

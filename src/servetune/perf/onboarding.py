@@ -7,13 +7,15 @@ datasheet says.
 
 from __future__ import annotations
 
+import functools
 import math
+import statistics
 
 import msgspec
 
 from servetune.hardware import link
 from servetune.hardware.measured_device import MeasuredRates
-from servetune.hardware.rows import DeviceRow
+from servetune.hardware.rows import DeviceRow, bundled
 from servetune.perf.roofline.collectives import all_reduce_law
 from servetune.perf.roofline.tables import COEFFICIENTS
 
@@ -36,6 +38,9 @@ _LINKS = (
     *(f"nvlink{generation}" for generation in (2, 3, 4, 5)),
     "infinity-fabric3",
 )
+#: Rate of fp4 over that of the faster eight bits where silicon of a compute capability has another
+#: than most of its architecture: Blackwell Ultra (NVIDIA HGX B300 datasheet, 2025).
+_FP4_RATIOS = {"10.3": 3.0}
 #: Bytes of the all-reduce by which a link is recognised: `torch_probe.REDUCED_BYTES`.
 _MESSAGE_BYTES = 128 << 20
 
@@ -72,6 +77,20 @@ def onboarded(rates: MeasuredRates, *, name: str | None = None, today: str) -> O
     assumed = []
     if architecture not in COEFFICIENTS:
         assumed.append("shares of peaks are the middle of other silicon's")
+    like = _devices_of(architecture)
+    if "fp8" not in rates.tflops and any(each.fp8_tflops for each in like):
+        assumed.append(
+            "fp8 was not measured, as this PyTorch multiplies none of its types here: weights in "
+            "fp8 are priced at the rate of 16 bits"
+        )
+    four = _fp4_tflops(rates.capability, like, eight)
+    if four is not None:
+        assumed.append(
+            f"fp4 was not measured: its {four:,.0f} TFLOPS are {four / max(eight.values()):g} times "
+            "the rate of eight bits, as on catalogued devices of this silicon"
+        )
+    elif any(each.fp4_tflops for each in like):
+        assumed.append("fp4 was not measured: weights in fp4 are priced at the rate of 16 bits")
     found_link = _link_of(rates)
     if found_link is None:
         assumed.append("the link is PCIe 4.0 without peer-to-peer, as one device tells nothing")
@@ -85,6 +104,7 @@ def onboarded(rates: MeasuredRates, *, name: str | None = None, today: str) -> O
         bf16_tflops=_short(half / shares.compute_fraction),
         fp8_tflops=_short(eight["fp8"]) if "fp8" in eight else None,
         int8_tflops=_short(eight["int8"]) if "int8" in eight else None,
+        fp4_tflops=_short(four) if four is not None else None,
         half_dtype="bf16" if rates.tflops.get("bf16", 0.0) > 0.5 * half else "fp16",
         # Measured products are under the board's power already.
         tdp_watts=None if shares.flops_per_joule else rates.watts,
@@ -105,6 +125,32 @@ def as_toml(row: DeviceRow) -> str:
         written = f"{value:g}" if isinstance(value, float) else msgspec.json.encode(value).decode()
         lines.append(f"{key} = {written}")
     return "\n".join(lines) + "\n"
+
+
+@functools.cache
+def _devices_of(architecture: str) -> tuple[DeviceRow, ...]:
+    """Devices of the catalogue with an architecture."""
+    rows = bundled("devices.toml", "device", DeviceRow)
+    return tuple(row for row in rows if row.architecture == architecture)
+
+
+def _fp4_tflops(
+    capability: str, like: tuple[DeviceRow, ...], eight: dict[str, float]
+) -> float | None:
+    """Rate of fp4, which PyTorch's products do not measure, by that of eight bits.
+
+    It is the middle ratio of the catalogue's devices `like` this one to the faster of fp8 and
+    int8, as GeForce cards add up fp8 at half of their rate. `None` without such units or rates.
+    """
+    ratios = [
+        row.fp4_tflops / max(row.fp8_tflops or 0.0, row.int8_tflops or 0.0)
+        for row in like
+        if row.fp4_tflops and (row.fp8_tflops or row.int8_tflops)
+    ]
+    if not ratios or not eight:
+        return None
+    ratio = _FP4_RATIOS.get(capability, float(f"{statistics.median(ratios):.2g}"))
+    return ratio * max(eight.values())
 
 
 def _vendor(rates: MeasuredRates) -> str:
