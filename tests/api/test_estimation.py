@@ -551,6 +551,22 @@ def test_a_checkpoint_that_filters_costs_time_where_the_server_reads_it(servetun
     assert "repetition_penalty of generation_config.json is not priced" in elsewhere.stderr
 
 
+def test_sampling_that_is_not_priced_on_a_device_is_said_so(called, tmp_path):
+    config = load_config("Qwen/Qwen3-8B", catalogue_first=True)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    asked = {"top_k": 20, "top_p": 0.95, "temperature": 0.6, "repetition_penalty": 1.05}
+    (tmp_path / "generation_config.json").write_text(json.dumps(asked))
+    on = ("estimate", "--model", str(tmp_path), "--gpu")
+    amd, nvidia = called(*on, "MI300X").stderr, called(*on, "H100").stderr
+    assert "top-k and top-p of generation_config.json are not priced on MI300X" in amd
+    assert "repetition_penalty of generation_config.json is not priced on MI300X" in amd
+    assert "not priced" not in nvidia
+    ignoring = called(*on, "MI300X", "--server-args", "generation_config=vllm").stderr
+    assert "not priced" not in ignoring
+    sglang = called(*on, "MI300X", "--engine", "sglang").stderr
+    assert "top-k and top-p of generation_config.json are not priced on MI300X" in sglang
+
+
 def test_a_workload_brings_its_lengths_sharing_and_users():
     found = st.estimate("Qwen/Qwen3-4B", gpu="L4", workload="multi_turn_chat")
     assert found.shown.concurrency == 10

@@ -185,9 +185,7 @@ def test_the_probe_tries_both_types_of_fp8(
             raise ValueError("unsupported type")
 
     names = ("bfloat16", "float16", "int8", "float8_e4m3fn", "float8_e4m3fnuz")
-    fake = SimpleNamespace(
-        **{name: name for name in names}, ones=FakeTensor, _scaled_mm=scaled_mm
-    )
+    fake = SimpleNamespace(**{name: name for name in names}, ones=FakeTensor, _scaled_mm=scaled_mm)
     monkeypatch.setitem(sys.modules, "torch", fake)  # type: ignore[arg-type]
     probe = runpy.run_path(str(Path(measured_device.__file__).with_name("torch_probe.py")))
     rate = probe["first_tflops"]("cpu", probe["products"]("cpu")["fp8"], 0.0)

@@ -68,6 +68,8 @@ from servetune.models import load_sampling, load_shape
 from servetune.option import Count, Positive, option
 from servetune.perf import Calibration
 from servetune.perf.roofline import estimate as priced
+from servetune.perf.roofline.factors import sampling_timed
+from servetune.plan import Plan
 from servetune.prediction.aiconfigurator import require_installed
 from servetune.prediction.calibrations import KeptCalibration
 from servetune.prediction.tables import CONVENTIONS, TableOptions, read_table
@@ -77,6 +79,8 @@ from servetune.workload.presets import known_workloads, preset
 
 #: Engines whose defaults and overheads are known.
 ENGINES = tuple(name for name in engines_with_defaults() if not engine(name).virtual_time)
+#: Most devices that a note names.
+_MOST_NAMED = 4
 
 
 class Estimate(Request, frozen=True, kw_only=True):
@@ -358,10 +362,8 @@ def _of_model(request: Estimate, model: str, kept: KeptCalibration | None) -> Es
         top=request.top,
         tensor_parallel=request.plan.tensor_parallel,
     )
-    sampling = engine(request.engine).behaviour.sampling
-    penalised = workload.penalties != "none" and sampling.reads_checkpoint(selection.plan)
-    if penalised and sampling.penalty_cost is None:
-        note("note: the repetition_penalty of generation_config.json is not priced")
+    for text in _unpriced_sampling(selection.plan, workload, nodes):
+        note(f"note: {text}")
     check_weights(selection.plan, shape)
     priced_release(selection.plan)
     if everywhere or request.sweep:
@@ -481,6 +483,24 @@ def _with_load_of(request: Estimate, workload: Workload) -> Estimate:
 
 def _word(name: str | None) -> str:
     return (name or "").strip().lower()
+
+
+def _unpriced_sampling(plan: Plan, workload: Workload, nodes: Sequence[Node]) -> list[str]:
+    """Notes on what a checkpoint's generation_config.json asks for and predictions leave out."""
+    sampling = engine(plan.engine).behaviour.sampling
+    if not sampling.reads_checkpoint(plan):
+        return []
+    untimed = list(dict.fromkeys(n.device.name for n in nodes if not sampling_timed(n.device)))
+    on = f" on {', '.join(untimed)}" if len(untimed) <= _MOST_NAMED else " but on NVIDIA's devices"
+    found = []
+    if workload.sampling == "checkpoint" and untimed:
+        found.append(f"top-k and top-p of generation_config.json are not priced{on}")
+    if workload.penalties == "checkpoint":
+        known = sampling.penalty_cost is not None
+        if untimed or not known:
+            penalty = "the repetition_penalty of generation_config.json is not priced"
+            found.append(f"{penalty}{on if known else ''}")
+    return found
 
 
 def _machines(request: Estimate) -> list[Node]:

@@ -85,9 +85,10 @@ def onboarded(rates: MeasuredRates, *, name: str | None = None, today: str) -> O
         )
     four = _fp4_tflops(rates.capability, like, eight)
     if four is not None:
+        ratio = four / max(eight.values())
         assumed.append(
-            f"fp4 was not measured: its {four:,.0f} TFLOPS are {four / max(eight.values()):g} times "
-            "the rate of eight bits, as on catalogued devices of this silicon"
+            f"fp4 was not measured: its {four:,.0f} TFLOPS are {ratio:g} times the rate of eight "
+            "bits, as on catalogued devices of this silicon"
         )
     elif any(each.fp4_tflops for each in like):
         assumed.append("fp4 was not measured: weights in fp4 are priced at the rate of 16 bits")

@@ -501,10 +501,11 @@ def _storage_notes(plan: Plan, device: Device, shape: NetworkShape) -> tuple[str
     stored = effective_quantization(shape.quantization, plan.quantization)
     if not any(emulated(part.scheme, device) for part in (stored, *stored.others)):
         return ()
-    return (
+    note = (
         f"nvfp4 on {device.name} is priced with products in 16 bits: AMD's fp4 units take MXFP4 "
-        "alone; an engine that widens the weights anew at each step (vLLM, dense layers) is slower",
+        "alone; an engine that widens the weights anew at each step (vLLM, dense layers) is slower"
     )
+    return (note,)
 
 
 def _sampling_notes(

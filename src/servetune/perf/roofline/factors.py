@@ -219,13 +219,18 @@ def longest_answer_tokens(plan: Plan, workload: Workload) -> float:
     return share * float(np.quantile(outputs, share))
 
 
+def sampling_timed(device: Device) -> bool:
+    """Whether anybody timed the kernels of top-k, top-p and penalties on such a device."""
+    return device.vendor == "NVIDIA"
+
+
 def filter_cost(device: Device, plan: Plan, workload: Workload) -> FilterCost | None:
     """Cost of top-k and top-p that a plan's runs of a workload have; `None` for none."""
     sampling = engine(plan.engine).behaviour.sampling
     asked = workload.sampling == "filtered" or (
         workload.sampling == "checkpoint" and sampling.reads_checkpoint(plan)
     )
-    if not asked or device.vendor != "NVIDIA":
+    if not asked or not sampling_timed(device):
         return None
     return sampling.filter_cost(plan.engine_version or "")
 
@@ -236,7 +241,7 @@ def penalty_cost(device: Device, plan: Plan, workload: Workload) -> PenaltyCost 
     asked = workload.penalties == "requests" or (
         workload.penalties == "checkpoint" and sampling.reads_checkpoint(plan)
     )
-    return sampling.penalty_cost if asked and device.vendor == "NVIDIA" else None
+    return sampling.penalty_cost if asked and sampling_timed(device) else None
 
 
 def scopes_of(device: Device, engine: str, version: str) -> tuple[str, ...]:
