@@ -4,8 +4,17 @@ from pathlib import Path
 import pytest
 
 from servetune.errors import InputError, UnknownName
-from servetune.hardware import device, device_names, load_devices, node, user_devices_path
-from servetune.hardware.rows import DeviceRow
+from servetune.hardware import (
+    device,
+    device_names,
+    instance,
+    link,
+    load_devices,
+    node,
+    user_devices_path,
+)
+from servetune.hardware.rows import DeviceRow, LinkRow
+from servetune.perf.roofline.collectives import all_reduce_law
 from servetune.units import GB
 
 OWN = """
@@ -107,6 +116,40 @@ def test_a_file_for_one_call_comes_after_the_users_own(home):
     assert device("p7").memory_bytes_per_s == 10 * GB
 
 
+LANES = """
+[[link]]
+name = "pcie4-x8"
+gb_per_s = 15.75
+peer_to_peer = false
+"""
+
+
+def test_own_links_join_own_and_bundled_devices(home):
+    text = OWN + 'link = "pcie4-x8"\n' + LANES
+    write(home / ".config" / "servetune" / "devices.toml", text)
+    assert link("pcie4-x8").bytes_per_s == 15.75 * GB
+    assert node(gpu="p7", count=2).link == link("pcie4-x8")
+    assert node(gpu="RTX 4090", count=2, link_name="pcie4-x8").link == link("pcie4-x8")
+    half, whole = (all_reduce_law(link(name), 2) for name in ("pcie4-x8", "pcie4"))
+    assert half.bytes_per_s == pytest.approx(whole.bytes_per_s / 2)
+    assert half.latency_s == whole.latency_s
+
+
+def test_an_own_link_replaces_the_bundled_one_of_its_name(home):
+    bundled = instance("g6.12xlarge").link
+    write(home / ".config" / "servetune" / "devices.toml", LANES.replace("pcie4-x8", bundled.name))
+    assert instance("g6.12xlarge").link.bytes_per_s == 15.75 * GB != bundled.bytes_per_s
+    with pytest.raises(UnknownName, match="pcie4-x8"):
+        link("pcie4-x8")
+
+
+def test_a_link_for_one_call_joins_its_devices(home):
+    extra = write(home / "extra.toml", OWN + 'link = "pcie4-x8"\n' + LANES)
+    assert node(gpu="p7", count=2, extra_toml=extra).link.name == "pcie4-x8"
+    with pytest.raises(UnknownName, match="pcie4-x8"):
+        link("pcie4-x8")
+
+
 def test_the_guides_example_loads_and_says_what_the_guide_says(home):
     guide = Path(__file__).parents[2] / "docs" / "guides" / "your-own-hardware.md"
     blocks = re.findall(r"```toml\n(.*?)```", guide.read_text(encoding="utf-8"), re.DOTALL)
@@ -115,11 +158,13 @@ def test_the_guides_example_loads_and_says_what_the_guide_says(home):
     known = load_devices()
     named = re.findall(r'^name = "(.*)"', text, re.MULTILINE)
     assert len(named) >= 3
-    assert set(named) <= set(known)
+    linked = {name for name in named if name not in known}
+    assert linked == {"PCIe 4.0 x8"} == {link(name).name for name in linked}
+    assert node(gpu="Two-slot L40S", count=2).link.bytes_per_s == 15.75 * GB
     assert device("L4").bf16_flops == 90e12, "the example corrects the bundled L4"
     assert device("acme-x1").fp8_flops == 2 * device("acme-x1").bf16_flops
     assert device("NVIDIA H100 1g.10gb").name == "H100 1g.10gb"
     # Every key that a device may have is in the guide's table.
-    for key in DeviceRow.__struct_fields__:
+    for key in (*DeviceRow.__struct_fields__, *LinkRow.__struct_fields__):
         assert f"| `{key}` |" in guide.read_text(encoding="utf-8"), key
     assert path == user_devices_path()

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from servetune.errors import UnknownName, nearest
 from servetune.hardware.device import Device, Link, Node
 from servetune.hardware.rows import DeviceRow, InstanceRow, LinkRow, bundled
-from servetune.hardware.user_devices import FileStamp, file_stamp, read_devices, user_devices_path
+from servetune.hardware.user_devices import FileStamp, file_stamp, read_hardware, user_devices_path
 from servetune.units import GB, GIB, MIB, TFLOPS
 
 
@@ -30,7 +30,12 @@ def load_devices(extra_toml: Path | None = None) -> Mapping[str, Device]:
         memory_mib = 49140
         memory_gb_per_s = 960
         bf16_tflops = 181
-        link = "pcie4"
+        link = "pcie4-x8"
+
+        [[link]]
+        name = "pcie4-x8"
+        gb_per_s = 15.75
+        peer_to_peer = false
 
     Raises:
         InputError: A file is unreadable, lacks a key or has an impossible number.
@@ -74,9 +79,12 @@ def device_names() -> tuple[str, ...]:
     return tuple(_devices(None).by_name)
 
 
-def link(name: str) -> Link:
-    """Link by name, such as `pcie4`, `pcie4-p2p` or `nvlink4`."""
-    known = _links()
+def link(name: str, *, extra_toml: Path | None = None) -> Link:
+    """Link by name, such as `pcie4`, `pcie4-p2p`, `nvlink4` or one of the user's own.
+
+    A later link replaces an earlier one of the same name, as devices do (`load_devices`).
+    """
+    known = _devices(extra_toml).links
     if name not in known:
         raise UnknownName("link", name, known)
     return known[name]
@@ -102,14 +110,19 @@ def node(
         name=f"{count}x {found.name}",
         device=found,
         device_count=count,
-        link=link(link_name or found.link),
+        link=link(link_name or found.link, extra_toml=extra_toml),
     )
 
 
 class _Devices:
-    """Device index by name and by every spelling of names and aliases; the last entry counts."""
+    """Device index by name and by every spelling of names and aliases; the last entry counts.
 
-    def __init__(self, rows: Iterable[DeviceRow]) -> None:
+    Attributes:
+        links: Links by name.
+    """
+
+    def __init__(self, rows: Iterable[DeviceRow], links: Mapping[str, Link]) -> None:
+        self.links = MappingProxyType(links)
         named: dict[str, DeviceRow] = {}
         owner: dict[str, str] = {}
         for row in rows:
@@ -154,7 +167,8 @@ class _Devices:
 def described_devices(path: Path) -> tuple[str, ...]:
     """Names of the devices in a device file; none where it does not exist."""
     stamp = file_stamp(path) if path.is_file() else None
-    return tuple(row.name for row in read_devices(stamp, tuple(_links()))) if stamp else ()
+    found = read_hardware(stamp, tuple(bundled_links())) if stamp else None
+    return tuple(row.name for row in found.devices) if found else ()
 
 
 def _devices(extra_toml: Path | None) -> _Devices:
@@ -164,26 +178,30 @@ def _devices(extra_toml: Path | None) -> _Devices:
 @lru_cache(maxsize=8)
 def _read(own: FileStamp | None, extra: FileStamp | None) -> _Devices:
     rows = list(bundled("devices.toml", "device", DeviceRow))
-    for stamp in (own, extra):
-        rows += read_devices(stamp, tuple(_links())) if stamp else ()
-    return _Devices(rows)
+    links = dict(bundled_links())
+    for stamp in filter(None, (own, extra)):
+        found = read_hardware(stamp, tuple(links))
+        rows += found.devices
+        links |= {row.name: _link(row) for row in found.links}
+    return _Devices(rows, links)
 
 
 @lru_cache(maxsize=1)
-def _links() -> Mapping[str, Link]:
-    return MappingProxyType(
-        {
-            row.name: Link(
-                name=row.name,
-                bytes_per_s=row.gb_per_s * GB,
-                peer_to_peer=row.peer_to_peer,
-                source=row.source,
-                most_devices=row.most_devices,
-                beyond_bytes_per_s=row.beyond_gb_per_s and row.beyond_gb_per_s * GB,
-                adapters=row.adapters,
-            )
-            for row in bundled("links.toml", "link", LinkRow)
-        }
+def bundled_links() -> Mapping[str, Link]:
+    """Bundled links by name, which no user's file changes."""
+    rows = bundled("links.toml", "link", LinkRow)
+    return MappingProxyType({row.name: _link(row) for row in rows})
+
+
+def _link(row: LinkRow) -> Link:
+    return Link(
+        name=row.name,
+        bytes_per_s=row.gb_per_s * GB,
+        peer_to_peer=row.peer_to_peer,
+        source=row.source,
+        most_devices=row.most_devices,
+        beyond_bytes_per_s=row.beyond_gb_per_s and row.beyond_gb_per_s * GB,
+        adapters=row.adapters,
     )
 
 

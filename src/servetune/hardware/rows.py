@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import re
 import tomllib
+from collections.abc import Mapping
 from importlib import resources
-from typing import Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -77,16 +78,23 @@ def bundled(file: str, table: str, kind: type[_Row]) -> tuple[_Row, ...]:
     return msgspec.convert(tomllib.loads(text)[table], ready(tuple[kind, ...]))  # type: ignore[valid-type]
 
 
-def device_rows(text: str, where: str, links: tuple[str, ...]) -> tuple[DeviceRow, ...]:
-    """Devices of a user's text.
+class DescribedHardware(NamedTuple):
+    """What a user's file describes."""
+
+    devices: tuple[DeviceRow, ...]
+    links: tuple[LinkRow, ...]
+
+
+def described_hardware(text: str, where: str, links: tuple[str, ...]) -> DescribedHardware:
+    """Devices and links of a user's text.
 
     Args:
-        text: TOML with one [[device]] table for each device.
+        text: TOML with one [[device]] or [[link]] table for each.
         where: File name, for messages.
-        links: Valid values of `link`.
+        links: Valid values of a device's `link` besides the links of the text.
 
     Raises:
-        InputError: The text is not TOML, or a device lacks a key, has an unknown one or an
+        InputError: The text is not TOML, or a table lacks a key, has an unknown one or an
             impossible value; the message has the line and the key.
     """
     try:
@@ -95,80 +103,114 @@ def device_rows(text: str, where: str, links: tuple[str, ...]) -> tuple[DeviceRo
         raise InputError(
             f"the devices in '{where}' cannot be read: {error}", hint=_GUIDE
         ) from error
-    devices = tables.pop("device", None)
-    if not isinstance(devices, list) or not devices:
+    described = {kind: tables.pop(kind, []) for kind in _KINDS}
+    if not any(isinstance(rows, list) and rows for rows in described.values()):
         raise InputError(f"'{where}' has no [[device]] table", hint=_GUIDE)
     if tables:
         raise InputError(
-            f"'{where}' has '{next(iter(tables))}', but only [[device]] tables are allowed",
+            f"'{where}' has '{next(iter(tables))}', but only [[device]] and [[link]] tables are "
+            "allowed",
             hint=_GUIDE,
         )
-    rows = []
-    taken: dict[str, int] = {}
-    for index, table in enumerate(devices):
-        row = _device_row(table, text, where, index, links)
-        earlier = taken.setdefault(row.name, index)
-        if earlier != index:
-            raise _wrong(text, where, index, "name", f"'{row.name}' is already described above", "")
-        rows.append(row)
-    return tuple(rows)
+    found: dict[str, list[Any]] = {"link": [], "device": []}
+    for kind, rows in found.items():
+        if not isinstance(described[kind], list):
+            raise InputError(f"'{where}' has '{kind}', which is no [[{kind}]] table", hint=_GUIDE)
+        taken: dict[str, int] = {}
+        for index, table in enumerate(described[kind]):
+            place = _Place(text, where, kind, index)
+            row = _row(table, place)
+            if kind == "device":
+                _check_device(row, place, (*links, *(each.name for each in found["link"])))
+            else:
+                _check_link(row, place)
+            if taken.setdefault(row.name, index) != index:
+                raise place.wrong("name", f"'{row.name}' is already described above")
+            rows.append(row)
+    return DescribedHardware(tuple(found["device"]), tuple(found["link"]))
 
 
 _GUIDE = "docs/guides/your-own-hardware.md has a complete example"
+_KINDS: Mapping[str, type[DeviceRow] | type[LinkRow]] = {"device": DeviceRow, "link": LinkRow}
+#: Keys that must not be empty.
+_TEXTS = ("name", "vendor", "architecture")
 
 
-def _device_row(
-    table: object, text: str, where: str, index: int, links: tuple[str, ...]
-) -> DeviceRow:
+class _Place(NamedTuple):
+    """Table of a user's text: the n-th of its kind."""
+
+    text: str
+    where: str
+    kind: str
+    ordinal: int
+
+    def wrong(self, key: str, what: str, hint: str = "") -> InputError:
+        line = self._line(key)
+        place = f"line {line}" if line else f"{self.kind} {self.ordinal + 1}"
+        return InputError(
+            f"'{self.where}', {place}: {f'{key} ' if key else ''}{what}", hint=hint or _GUIDE
+        )
+
+    def _line(self, key: str) -> int | None:
+        """Line of a key in the table, or of the table without the key."""
+        lines = self.text.splitlines()
+        head = rf"\s*\[\[\s*{self.kind}\s*\]\]"
+        heads = [number for number, line in enumerate(lines) if re.match(head, line)]
+        if self.ordinal >= len(heads):
+            return None  # written as an inline array
+        begin = heads[self.ordinal]
+        for number in range(begin + 1, len(lines)):
+            if re.match(r"\s*\[\[", lines[number]):
+                break
+            if key and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", lines[number]):
+                return number + 1
+        return begin + 1
+
+
+def _row(table: object, place: _Place) -> Any:
+    """Row of a table with numbers above zero and names that are not empty."""
     try:
-        row = msgspec.convert(table, ready(DeviceRow))
+        row = msgspec.convert(table, ready(_KINDS[place.kind]))
     except msgspec.ValidationError as error:
-        raise _wrong(text, where, index, *_reason(str(error))) from error
+        raise place.wrong(*_reason(str(error), place.kind)) from error
     for key, value in msgspec.structs.asdict(row).items():
-        if isinstance(value, int | float) and not (value > 0 and math.isfinite(value)):
-            raise _wrong(text, where, index, key, f"must be above zero, got {value:g}", "")
-        if key in ("name", "vendor", "architecture") and not value.strip():
-            raise _wrong(text, where, index, key, "must not be empty", "")
-    for key in ("matrix_share", "memory_share"):
-        if (share := getattr(row, key)) > 1:
-            raise _wrong(text, where, index, key, f"is a share of at most 1, got {share:g}", "")
-    if row.link not in links:
-        close = nearest(row.link, links) or sorted(links)
-        hint = f"did you mean {', '.join(close)}"
-        raise _wrong(text, where, index, "link", f"is unknown: '{row.link}'", hint)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and not (value > 0 and math.isfinite(value)):
+            raise place.wrong(key, f"must be above zero, got {value:g}")
+        if key in _TEXTS and not value.strip():
+            raise place.wrong(key, "must not be empty")
     return row
 
 
-def _reason(message: str) -> tuple[str, str, str]:
+def _check_device(row: DeviceRow, place: _Place, links: tuple[str, ...]) -> None:
+    for key in ("matrix_share", "memory_share"):
+        if (share := getattr(row, key)) > 1:
+            raise place.wrong(key, f"is a share of at most 1, got {share:g}")
+    if row.link not in links:
+        close = nearest(row.link, links) or sorted(links)
+        hint = f"did you mean {', '.join(close)}"
+        raise place.wrong("link", f"is unknown: '{row.link}'", hint)
+
+
+def _check_link(row: LinkRow, place: _Place) -> None:
+    if row.beyond_gb_per_s is not None and row.most_devices is None:
+        raise place.wrong("beyond_gb_per_s", "needs most_devices, the group that the link joins")
+    if row.adapters and row.beyond_gb_per_s is None:
+        raise place.wrong("adapters", "needs beyond_gb_per_s, the rate of each adapter")
+
+
+def _reason(message: str, kind: str) -> tuple[str, str, str]:
     """Key, error and hint from a message of msgspec."""
     if missing := re.search(r"missing required field `(\w+)`", message):
         return missing[1], "is missing", ""
     if unknown := re.search(r"unknown field `([^`]+)`", message):
-        close = nearest(unknown[1], DeviceRow.__struct_fields__)
+        close = nearest(unknown[1], _KINDS[kind].__struct_fields__)
         hint = f"did you mean {', '.join(close)}" if close else ""
-        return unknown[1], "is not a key of a device", hint
+        return unknown[1], f"is not a key of a {kind}", hint
     key = re.search(r"at `\$\.(\w+)", message)
     what = message.split(" - at ", maxsplit=1)[0]
     plain = {"`float | null`": "a number", "`float`": "a number", "`str`": "a text"}
+    plain |= {"`int | null`": "a whole number", "`bool`": "true or false"}
     for technical, word in plain.items():
         what = what.replace(technical, word)
     return key[1] if key else "", what[0].lower() + what[1:], ""
-
-
-def _wrong(text: str, where: str, index: int, key: str, what: str, hint: str) -> InputError:
-    line = _line(text, index, key)
-    place = f"'{where}', line {line}" if line else f"'{where}', device {index + 1}"
-    return InputError(f"{place}: {f'{key} ' if key else ''}{what}", hint=hint or _GUIDE)
-
-
-def _line(text: str, index: int, key: str) -> int | None:
-    """Line of a key in the n-th [[device]] table, or of the table without the key."""
-    lines = text.splitlines()
-    heads = [n for n, line in enumerate(lines) if re.match(r"\s*\[\[\s*device\s*\]\]", line)]
-    if index >= len(heads):
-        return None  # written as an inline array
-    end = heads[index + 1] if index + 1 < len(heads) else len(lines)
-    for number in range(heads[index], end):
-        if key and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", lines[number]):
-            return number + 1
-    return heads[index] + 1

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from servetune.errors import InputError
-from servetune.hardware.rows import DeviceRow, device_rows
+from servetune.hardware.rows import DescribedHardware, described_hardware
 
 #: Cache key of a file: path, modification time and size.
 FileStamp: TypeAlias = tuple[str, int, int]
@@ -73,11 +73,11 @@ def file_stamp(path: Path | None) -> FileStamp | None:
 
 
 @lru_cache(maxsize=8)
-def read_devices(stamp: FileStamp, links: tuple[str, ...]) -> tuple[DeviceRow, ...]:
-    """Devices of a user's file.
+def read_hardware(stamp: FileStamp, links: tuple[str, ...]) -> DescribedHardware:
+    """Devices and links of a user's file.
 
     Raises:
-        InputError: The file is unreadable or wrong; see `rows.device_rows`.
+        InputError: The file is unreadable or wrong; see `rows.described_hardware`.
     """
     path = Path(stamp[0])
     try:
@@ -87,4 +87,4 @@ def read_devices(stamp: FileStamp, links: tuple[str, ...]) -> tuple[DeviceRow, .
             f"the devices in '{path}' cannot be read: {error}",
             hint="name another file in SERVETUNE_DEVICES, or set it to an empty value to use none",
         ) from error
-    return device_rows(text, str(path), links)
+    return described_hardware(text, str(path), links)

@@ -13,7 +13,7 @@ import statistics
 
 import msgspec
 
-from servetune.hardware import link
+from servetune.hardware.catalog import bundled_links
 from servetune.hardware.measured_device import MeasuredRates
 from servetune.hardware.rows import DeviceRow, bundled
 from servetune.perf.roofline.collectives import all_reduce_law
@@ -171,7 +171,7 @@ def _link_of(rates: MeasuredRates) -> str | None:
         off = 0.0
         for group, rate in rates.reduce_gb_per_s.items():
             sent = _MESSAGE_BYTES * 2 * (group - 1) / group
-            law = all_reduce_law(link(name), group)
+            law = all_reduce_law(bundled_links()[name], group)
             # Larger groups say more of a machine's switches than of its slots.
             off += abs(math.log(sent / law.seconds(_MESSAGE_BYTES) / 1e9 / rate)) * 2 / group
         return off

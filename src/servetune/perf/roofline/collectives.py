@@ -6,7 +6,9 @@ Both are of a part of the law, by the size of the message: kernels differ. The p
 generations, of other switched fabrics, and of PCIe where devices read each other's memory
 (peer-to-peer) and where every byte goes through the host's are in `data/collectives.toml`, with
 their sources.
-Rates are shares of the link's or, on PCIe, of the slot's by lanes and generation.
+Rates are shares of the link's. Bundled links over PCIe have sixteen lanes of their generation; a
+user's own file describes slots with fewer (`docs/guides/your-own-hardware.md`). Machines of one
+device (DGX Spark) have rows of their own.
 
 Two machines of eight devices: published outputs of `all_reduce_perf`. All adapters of a machine
 carry a reduction together (1, 2 and 4 H100 of each machine take 0.27, 0.13 and 0.067 s for one
