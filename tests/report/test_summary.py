@@ -12,6 +12,7 @@ from report_golden import assert_golden
 import servetune as st
 from servetune.errors import SchemaTooNew, StoreError
 from servetune.metrics import parse_constraints
+from servetune.models import load_config
 from servetune.report import records_from_summary, summary, summary_json
 from servetune.report.summary import simulated_accuracy
 from servetune.store.schema import TrialConfig
@@ -172,3 +173,16 @@ def test_the_published_records_keep_every_value():
 def test_accuracy_is_told_of_every_name_that_the_catalogue_reads(model):
     record = st.simulate(model, gpu="L4", concurrency=2, requests=4, output_tokens=4).record
     assert "measured rows" in simulated_accuracy([record])
+
+
+def test_accuracy_is_what_a_trial_recorded_also_of_a_folder_or_a_device_of_ones_own(tmp_path):
+    config = load_config("Qwen/Qwen3-4B")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    load = {"concurrency": 2, "requests": 4, "output_tokens": 4, "max_model_len": 8192}
+    record = st.simulate(str(tmp_path), gpu="L4", **load).record
+    assert "measured rows" in simulated_accuracy([record])
+    metadata = {**record.metadata, "gpu_type": "a device that nobody described"}
+    elsewhere = msgspec.structs.replace(record, metadata=type(record.metadata)(metadata))
+    assert simulated_accuracy([elsewhere]) == simulated_accuracy([record])
+    old = msgspec.structs.replace(elsewhere, interval=None)
+    assert simulated_accuracy([old]) == ""

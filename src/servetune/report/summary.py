@@ -146,9 +146,14 @@ def simulated_share(records: Sequence[TrialRecord]) -> bool | Literal["mixed"]:
 def simulated_accuracy(records: Sequence[TrialRecord]) -> str:
     """Errors of predictions for measured runs like the simulated trials; empty if unknown.
 
-    The network is read from the bundled catalogue alone.
+    It is what the first of them recorded. For records without, of earlier versions, it is found
+    again, with networks of the bundled catalogue alone.
     """
-    first = next((record for record in records if record.simulated and record.plan), None)
+    simulated = [record for record in records if record.simulated]
+    for record in simulated:
+        if record.interval is not None and record.interval.accuracy:
+            return record.interval.accuracy
+    first = next((record for record in simulated if record.plan), None)
     if first is None or first.plan is None or not named_in_catalogue(first.plan.model):
         return ""
     try:
