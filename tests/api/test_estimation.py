@@ -584,3 +584,73 @@ def test_a_workload_in_open_loop_brings_its_rate(tmp_path):
     )
     found = st.estimate("Qwen/Qwen3-4B", gpu="L4", workload=str(file))
     assert found.shown.rate == 0.5
+
+
+@pytest.mark.parametrize("load", [(), ("-c", "16"), ("--rate", "0.5")])
+def test_a_constraint_that_no_load_holds_is_a_missed_target(servetune, load):
+    asked = ("estimate", "--model", "Qwen/Qwen3-4B", "--gpu", "L4", *load)
+    assert servetune(*asked, "--constraints", "ttft<=1ms").returncode == 1
+    assert servetune(*asked, "--constraints", "ttft<=30s").returncode == 0
+
+
+def test_a_number_of_users_that_misses_what_fewer_hold_is_a_missed_target():
+    found = st.estimate("Qwen/Qwen3-4B", gpu="L4", concurrency=16, constraints="itl<=45ms")
+    assert found.constraints.concurrency < 16
+    assert "concurrency 16 misses itl<=45ms: 51.3 ms predicted" in str(found)
+    assert not found.feasible
+    assert st.estimate("Qwen/Qwen3-4B", gpu="L4", concurrency=2, constraints="itl<=45ms").feasible
+
+
+def test_constraints_are_judged_at_a_rate_that_is_stated():
+    asked = {"model": "Qwen/Qwen3-4B", "gpu": "L4", "rate": 0.5}
+    found = st.estimate(**asked, constraints="ttft:p99<=1s;itl<=80ms")
+    text = " ".join(str(found).split())
+    assert found.feasible
+    assert "0.5 requests/s hold itl<=80ms, ttft:p99<=1s" in text
+    assert "largest within limits" not in text
+    run = st.simulate(**asked, input_tokens=1024, output_tokens=512, constraints="ttft:p99<=1s")
+    judged = found.constraints.results["p99_ttft_ms"]
+    assert judged == pytest.approx(run.record.results["p99_ttft_ms"], rel=1e-9)
+    missed = st.estimate(**asked, constraints="ttft:p99<=700ms")
+    assert not missed.feasible
+    assert "0.5 requests/s miss ttft:p99<=700ms: 611.0 ms predicted" in " ".join(
+        str(missed).split()
+    )
+    assert st.estimate(**asked, constraints="ttft:p99<=700ms", confidence=0.5).feasible
+    by_means = st.estimate(**asked, constraints="itl<=50ms;ttft:p99<=1s")
+    assert [miss.limit.label for miss in by_means.constraints.missed] == ["itl<=50ms"]
+    assert by_means.constraints.results is None
+
+
+def test_the_text_has_the_interval_of_first_tokens_and_joins_it_where_answers_are_short():
+    found = st.estimate(
+        "Qwen/Qwen3-4B", gpu="L4", concurrency=8, input_tokens=4000, output_tokens=2
+    )
+    (point,) = [point for point in found.curve if point.concurrency == 8]
+    [interval] = [i for p, i in zip(found.curve, found.intervals, strict=True) if p is point]
+    text = " ".join(str(found).split())
+    first = f"{interval.ttft_low_factor:.3g} to {interval.ttft_high_factor:.3g}"
+    assert f"first tokens {first}" in text
+    (low, high) = re.findall(r"([\d.]+) to ([\d.]+) s ", text)[0]
+    ends = point.ttft_ms * interval.ttft_low_factor, point.ttft_ms * interval.ttft_high_factor
+    rest_ms = point.e2e_ms - point.ttft_ms
+    assert 1e3 * float(low) <= ends[0] + rest_ms
+    assert 1e3 * float(high) >= ends[1]
+
+
+def test_long_answers_have_the_interval_of_times_also_where_users_queue():
+    found = st.estimate("Qwen/Qwen3-4B", gpu="L4")
+    queued = found.curve[-1]
+    interval, e2e_s = found.intervals[-1], queued.e2e_ms / 1e3
+    assert queued.queued
+    ends = f"{e2e_s * interval.low_factor:.3g} to {e2e_s * interval.high_factor:.3g} s"
+    assert ends in str(found)
+
+
+def test_the_interval_in_words_tells_laboratories_from_publishers():
+    text = " ".join(str(st.estimate("Qwen/Qwen3-4B", gpu="L4")).split())
+    assert "the device was not measured" not in text
+    (said,) = re.findall(
+        r"no laboratory measured this device .*? \(published runs like it: (\d+)\)", text
+    )
+    assert f"{said} published runs of" in text

@@ -74,8 +74,12 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def judge(self) -> Judge:
-        """Judge of its constraints, with its confidence."""
-        return Judge(self.limits, self.shape, self.confidence, self.workload)
+        """Judge of its constraints for users who each wait for their answer."""
+        return self.judge_of("closed")
+
+    def judge_of(self, protocol: str) -> Judge:
+        """Judge of its constraints, with its confidence, for requests that come in one way."""
+        return Judge(self.limits, self.shape, self.confidence, self.workload, protocol)
 
     def allows(self, plan: Plan) -> bool:
         return self.tensor_parallel in (None, plan.tensor_parallel)
@@ -108,11 +112,12 @@ class Judge:
         shape: NetworkShape,
         confidence: float,
         workload: Workload,
+        protocol: str = "closed",
     ) -> None:
         self.means, self.others = judged_by_formula(limits)
         self.confidence = confidence
         self._limits, self._shape = tuple(limits), shape
-        self.ran = Ran.of(workload.lengths)
+        self.ran = Ran.of(workload.lengths, protocol)
         self._cautions: dict[tuple[object, ...], SafetyFactors] = {}
 
     def caution(self, on: Node, plan: Plan, correction: Calibration | None) -> SafetyFactors:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from servetune.api.choosing import Judge, Selection
-from servetune.api.ranking import simulated_with
+from servetune.api.choosing import Judge, Miss, Selection
+from servetune.api.ranking import simulated_at, simulated_with
 from servetune.errors import InputError
 from servetune.hardware import Node
 from servetune.perf import Calibration
 from servetune.perf.roofline import (
+    REQUESTS_OF_A_RATE,
     Interval,
     OperatingPoint,
     SafetyFactors,
@@ -23,22 +24,26 @@ from servetune.perf.roofline.accuracy import Ran
 from servetune.perf.sweep import Swept, sweep
 from servetune.plan import Plan
 from servetune.store import Results
-from servetune.workload import Workload
+from servetune.workload import Poisson, Workload
 
 #: Numbers of users per octave at which the knee is sought.
 _KNEE_STEPS = 12
 
 
 class HeldLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest load that holds the constraints.
+    """The largest load that holds the constraints, or whether a stated one does.
 
     Attributes:
         judged: Constraints on means, judged by the steady state.
         by_simulation: Constraints on percentiles, judged by simulated runs.
-        concurrency: Largest number of users with which all hold; `None` where none does.
+        concurrency: Largest number of users with which all hold, at a rate the number that it
+            keeps in flight; `None` where none does.
         point: Steady state at that concurrency.
-        results: Results of its simulated run, where one was needed.
+        results: Results of its simulated run, where one was needed; of a rate also where a
+            constraint is missed.
         caution: Factors on times with which the constraints were judged.
+        rate_per_s: Rate at which they were judged; `None` for users who wait for their answers.
+        missed: Constraints that the stated rate or number of users misses, the furthest first.
     """
 
     judged: tuple[str, ...] = ()
@@ -47,6 +52,13 @@ class HeldLoad(msgspec.Struct, frozen=True, kw_only=True):
     point: OperatingPoint | None = None
     results: Results | None = None
     caution: SafetyFactors
+    rate_per_s: float | None = None
+    missed: tuple[Miss, ...] = ()
+
+    @property
+    def feasible(self) -> bool:
+        """Whether a load holds every constraint, and the stated one does."""
+        return self.concurrency is not None and not self.missed
 
 
 class LoadCurve:
@@ -88,12 +100,13 @@ class LoadCurve:
         """
         self._selection, self._plan, self._node = selection, plan, node
         self._calibration, self._best, self._rate = calibration, best, rate
+        self._workload = workload or selection.workload
         self._known: dict[int, Swept] = {}
         arriving: OperatingPoint | None = None
         if rate is not None:
-            arriving = self._arriving(rate, workload or selection.workload)
+            arriving = self._arriving(rate)
             named = arriving.concurrency
-        self.named = named
+        self.named, self._at_rate = named, arriving
         most = max(2 * best, named or 1)
         steps = range(_KNEE_STEPS * most.bit_length())
         self._price({min(most, round(2 ** (step / _KNEE_STEPS))) for step in steps})
@@ -111,7 +124,7 @@ class LoadCurve:
         self._price({concurrency})
         return self._known[concurrency]
 
-    def _arriving(self, rate: float, workload: Workload) -> OperatingPoint:
+    def _arriving(self, rate: float) -> OperatingPoint:
         """Means of requests that come by chance at a rate.
 
         Raises:
@@ -124,7 +137,7 @@ class LoadCurve:
                 f"serves: {most:.3g} at best",
                 hint="give a lower --rate, or more devices",
             )
-        shape, node = self._selection.shape, self._node
+        shape, node, workload = self._selection.shape, self._node, self._workload
         found = at_a_rate(self._plan, shape, node, workload, rate, self.at(1).correction)
         # Corrections are by the number in flight, which they change little.
         correction = self.at(found.concurrency).correction
@@ -147,31 +160,96 @@ class LoadCurve:
             else 1.0,
         )
 
-    def held(self, judge: Judge) -> HeldLoad:
-        """The largest load, up to the best throughput's, that holds every constraint."""
-        node, plan = self._node, self._plan
-        simulated: dict[int, Results] = {}
+    def held(self) -> HeldLoad:
+        """The largest load, up to the best throughput's, that holds every constraint.
 
-        def by_means(users: int) -> bool:
-            return judge.holds(node, self.at(users))
+        At a rate it is whether that rate holds them; a number of users that was named is judged
+        beside the largest.
+        """
+        if self._at_rate is not None and self._rate is not None:
+            return self._held_at(self._rate, self._at_rate)
+        judge, simulated = self._selection.judge, dict[int, Results]()
+
+        def missed_by_means(users: int) -> tuple[Miss, ...]:
+            return judge.missed_by(self._node, self.at(users))
 
         def by_simulation(users: int) -> bool:
-            results = simulated_with(users, plan, node, self._selection, self._calibration)
+            results = simulated_with(
+                users, self._plan, self._node, self._selection, self._calibration
+            )
             if results is None:
                 return False
             simulated[users] = results
-            return not judge.missed_in(node, plan, results, self.at(users).correction)
+            return not missed_in(users)
 
-        largest = _largest(self._best, by_means)
+        def missed_in(users: int) -> tuple[Miss, ...]:
+            correction = self.at(users).correction
+            return judge.missed_in(self._node, self._plan, simulated[users], correction)
+
+        largest = _largest(self._best, lambda users: not missed_by_means(users))
         if largest is not None and judge.others:
             largest = _largest(largest, by_simulation)
-        return HeldLoad(
-            judged=tuple(limit.label for limit in judge.means),
-            by_simulation=tuple(limit.label for limit in judge.others),
+        missed: tuple[Miss, ...] = ()
+        if self.named is not None:
+            missed = missed_by_means(self.named)
+            if judge.others and not missed:
+                by_simulation(self.named)
+                missed = missed_in(self.named) if self.named in simulated else ()
+        return self._held_load(
+            judge,
             concurrency=largest,
             point=None if largest is None else self.at(largest).point,
             results=None if largest is None else simulated.get(largest),
-            caution=judge.caution(node, plan, self.at(largest or self._best).correction),
+            missed=missed,
+        )
+
+    def _held_at(self, rate: float, point: OperatingPoint) -> HeldLoad:
+        """Whether a rate holds the constraints, by the times of requests that come by chance."""
+        judge, node, plan = self._selection.judge_of("open"), self._node, self._plan
+        usd = node.cost_per_million_tokens_usd(point.output_tokens_per_s)
+        correction = self.at(point.concurrency).correction
+        arriving = Swept(
+            plan=plan, point=point, cost_per_million_tokens_usd=usd, correction=correction
+        )
+        missed, results = judge.missed_by(node, arriving), None
+        if judge.others and not missed:
+            load = msgspec.structs.replace(
+                self._workload,
+                arrivals=Poisson(rate),
+                concurrency=None,
+                request_count=REQUESTS_OF_A_RATE,
+            )
+            results = simulated_at(load, plan, node, self._selection, self._calibration)
+            missed = judge.missed_in(node, plan, results or Results(), correction)
+        return self._held_load(
+            judge,
+            concurrency=None if missed else point.concurrency,
+            point=None if missed else point,
+            results=results,
+            rate_per_s=rate,
+            missed=missed,
+        )
+
+    def _held_load(
+        self,
+        judge: Judge,
+        *,
+        concurrency: int | None,
+        point: OperatingPoint | None,
+        results: Results | None,
+        missed: tuple[Miss, ...],
+        rate_per_s: float | None = None,
+    ) -> HeldLoad:
+        judged_at = concurrency or (self._best if rate_per_s is None else self.named) or 1
+        return HeldLoad(
+            judged=tuple(limit.label for limit in judge.means),
+            by_simulation=tuple(limit.label for limit in judge.others),
+            concurrency=concurrency,
+            point=point,
+            results=results,
+            caution=judge.caution(self._node, self._plan, self.at(judged_at).correction),
+            rate_per_s=rate_per_s,
+            missed=tuple(sorted(missed, key=lambda miss: -miss.excess)),
         )
 
     def _price(self, users: set[int]) -> None:

@@ -9,6 +9,7 @@ from typing import Literal
 from servetune.api.choosing import Selection
 from servetune.api.estimate_load import LoadCurve
 from servetune.api.estimate_text import Split, binding
+from servetune.api.wording import basis_text
 from servetune.engines import priced_release
 from servetune.errors import InputError
 from servetune.hardware import Device, Node
@@ -162,7 +163,7 @@ def roofline_figure(best: Split, load: LoadCurve, node: Node) -> RooflineFigure:
         dots_note="A dot is an operation's FLOPs per byte, at the rate that it is predicted to "
         "reach on one device; its area is its share of the step.",
         curves_note=f"Predicted by formula, nothing was run. Nine of ten runs are expected inside "
-        f"the intervals ({measured}; {band.basis}).",
+        f"the intervals ({measured}; {basis_text(band)}).",
     )
 
 

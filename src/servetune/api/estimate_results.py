@@ -19,7 +19,7 @@ from servetune.api.notes import progress
 from servetune.api.ranking import Priced, Ranked
 from servetune.api.ranking_text import sweep_text
 from servetune.api.shared_options import Estimator
-from servetune.api.wording import buying_text, wrap
+from servetune.api.wording import basis_text, buying_text, wrap
 from servetune.engines import PricedRelease, priced_release
 from servetune.errors import InputError
 from servetune.hardware import Node
@@ -67,7 +67,7 @@ class Estimation(Tabular, frozen=True, kw_only=True):
         second_opinion: aiconfigurator's predictions beside servetune's, where asked for.
         intervals: Intervals of the steady states in `curve`.
         knee: Concurrency beyond which latency grows faster than throughput.
-        constraints: The largest load that holds the constraints.
+        constraints: The largest load that holds the constraints, or whether a rate does.
         tune_commands: Commands that try the chosen plan, by name.
     """
 
@@ -86,8 +86,8 @@ class Estimation(Tabular, frozen=True, kw_only=True):
 
     @property
     def feasible(self) -> bool:
-        """Whether the model fits; it does, or there is no estimation."""
-        return True
+        """Whether a load holds every constraint, and the stated one does."""
+        return self.constraints.feasible
 
     def as_rows(self) -> Iterable[TableRow]:
         """The chosen split's steady state, one row for each concurrency."""
@@ -101,11 +101,14 @@ class Estimation(Tabular, frozen=True, kw_only=True):
         if best is not None:
             rate = f"{format_rate(best.output_tokens_per_s)} tok/s with {best.concurrency:,} users"
             facts.append(("best throughput", rate))
-        if self.shown.limited:
+        if self.shown.limited and self.shown.rate is not None:
+            held = "missed" if self.constraints.missed else "held"
+            facts.append((f"limits at {self.shown.rate:g} requests/s", held))
+        elif self.shown.limited:
             held = f"{users:,} users" if users is not None else "no load"
             facts.append(("largest load within the limits", held))
         factors = f"{interval.low_factor:.3g} to {interval.high_factor:.3g}"
-        facts.append(("accuracy", f"times within a factor of {factors}: {interval.basis}"))
+        facts.append(("accuracy", f"times within a factor of {factors}: {basis_text(interval)}"))
         facts.append(("", "arithmetic: nothing was run"))
         return facts
 
@@ -135,8 +138,9 @@ class Estimation(Tabular, frozen=True, kw_only=True):
     def load_names(self) -> dict[str, int]:
         """Concurrencies with a name, such as the knee."""
         names = {"knee": self.knee}
-        if self.shown.limited and self.constraints.concurrency is not None:
-            names["largest within limits"] = self.constraints.concurrency
+        users = self.constraints.concurrency
+        if self.shown.limited and users is not None and self.shown.rate is None:
+            names["largest within limits"] = users
         if self.shown.rate is not None and self.shown.concurrency is not None:
             names[f"at {self.shown.rate:g} requests/s"] = self.shown.concurrency
         return names

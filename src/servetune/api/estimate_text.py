@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from servetune.api.wording import confidence_text, heading_text, order_text, times_texts, wrap
+from servetune.api.wording import (
+    basis_text,
+    confidence_text,
+    factors_text,
+    heading_text,
+    miss_text,
+    order_text,
+    times_texts,
+    wrap,
+)
 from servetune.hardware import Node
+from servetune.metrics import LATENCIES, parse_constraints, value_of
 from servetune.models import NetworkShape
 from servetune.perf.roofline import (
     CLOSED_LOOP_NOTES,
     REQUESTS_OF_A_RATE,
     Estimate,
+    Interval,
     OperatingPoint,
     Phase,
 )
@@ -72,20 +84,11 @@ def estimate_text(found: Estimation, *, emphasis: Callable[[str], str] = str) ->
     yield from _limits_text(answer)
     yield ""
     if found.shown.limited:
-        yield from _constraints_text(found.constraints)
+        yield from _constraints_text(found.constraints, found.shown.concurrency)
         yield ""
-    interval = answer.interval
-    if found.shown.rate is not None:  # that of open loops, as in the load above
-        [interval] = (
-            one
-            for point, one in zip(found.curve, found.intervals, strict=True)
-            if point.concurrency == found.shown.concurrency
-        )
+    interval = _interval_of_text(found)
     known = "" if interval.calibrated else ", not calibrated on this machine"
-    yield from wrap(
-        f"Times and rates within a factor of {interval.low_factor:.3g} to "
-        f"{interval.high_factor:.3g}{known}: {interval.basis}"
-    )
+    yield from wrap(f"{factors_text(interval)}{known}: {basis_text(interval)}")
     yield from wrap(f"Accuracy: {interval.accuracy.sentence}")
     yield from wrap(found.release.sentence)
     for note in answer.notes:
@@ -97,6 +100,43 @@ def estimate_text(found: Estimation, *, emphasis: Callable[[str], str] = str) ->
     for name, command in found.tune_commands.items():
         yield f"  # {name}"
         yield f"  {command}"
+
+
+def _interval_of_text(found: Estimation) -> Interval:
+    """Interval of the load that is shown alone, else of the chosen split."""
+    for point, interval in zip(found.curve, found.intervals, strict=True):
+        if point.concurrency == found.shown.concurrency:
+            return interval
+    return found.chosen.answer.interval
+
+
+def e2e_ends_s(
+    point: OperatingPoint, interval: Interval, alone: OperatingPoint
+) -> tuple[float, float]:
+    """Ends of the end-to-end latency that nine of ten runs are expected between, in seconds.
+
+    The interval's factors are those of answers of many tokens. Of short ones the first token is
+    much of the time: its doubt and that of the others are joined as independent ones, where this
+    is wider. Users who queue wait for others' answers, so that of their time the first token has
+    no more than its share for a user alone.
+
+    Args:
+        point: Steady state.
+        interval: Its interval.
+        alone: Steady state of one user.
+    """
+    e2e, first = point.e2e_ms, point.ttft_ms
+    if point.queued:
+        first = min(first, e2e * alone.ttft_ms / alone.e2e_ms)
+
+    def reach(own: float, of_first: float) -> float:
+        """Distance to an end, by its factors on times and on first tokens."""
+        joined = math.hypot(first * (of_first - 1), (e2e - first) * (own - 1))
+        return max(e2e * abs(own - 1), joined)
+
+    low = e2e - reach(interval.low_factor, interval.ttft_low_factor)
+    high = e2e + reach(interval.high_factor, interval.ttft_high_factor)
+    return low / MS_PER_S, high / MS_PER_S
 
 
 def price_text(node: Node) -> str:
@@ -198,15 +238,16 @@ def _times(point: OperatingPoint) -> str:
 def _load_text(found: Estimation, emphasis: Callable[[str], str]) -> Iterator[str]:
     """Steady states of the chosen split by number of users, each with its own interval."""
     plan, node = found.chosen.plan, found.node
-    shown = found.shown.concurrency
+    shown, alone = found.shown.concurrency, found.chosen.answer.best_latency
+    assert alone is not None
     yield f"Load on {_layout(plan)}, with the E2E that nine of ten runs are expected between"
     yield " users out tok/s  req/s  TTFT      ITL      E2E       between            $/M tok"
     names = found.load_names
     for point, interval in zip(found.curve, found.intervals, strict=True):
         if shown is not None and point.concurrency != shown:
             continue
-        e2e_s = point.e2e_ms / MS_PER_S
-        between = f"{e2e_s * interval.low_factor:.3g} to {e2e_s * interval.high_factor:.3g} s"
+        low_s, high_s = e2e_ends_s(point, interval, alone)
+        between = f"{low_s:.3g} to {high_s:.3g} s"
         times = f"{_times(point)} {between}"
         cost = format_usd(node.cost_per_million_tokens_usd(point.output_tokens_per_s))
         line = (
@@ -281,25 +322,59 @@ def _limits_text(answer: Estimate) -> Iterator[str]:
     yield f"  overall               {limits.overall:,}, bound by {limits.binding}"
 
 
-def _constraints_text(held: HeldLoad) -> Iterator[str]:
+def _constraints_text(held: HeldLoad, stated: int | None) -> Iterator[str]:
+    """Load that holds the constraints, what the stated one misses, and how they were judged.
+
+    Args:
+        held: The load.
+        stated: Number of users that was asked for, if any.
+    """
     yield "Under the constraints"
     labels = ", ".join([*held.judged, *held.by_simulation])
-    point = held.point
-    if point is None:
-        yield from wrap(f"  no concurrency holds {labels}", subsequent_indent="  ")
-    else:
+    point, rate = held.point, held.rate_per_s
+    if point is not None:
         gap = f"ITL {point.itl_ms:.1f} ms, " if point.itl_ms else ""
+        holds = f"concurrency {point.concurrency} holds" if rate is None else f"{_rate(rate)} hold"
         yield from wrap(
-            f"  concurrency {point.concurrency} holds {labels}: "
+            f"  {holds} {labels}: "
             f"{format_rate(point.output_tokens_per_s)} output tokens/s, "
             f"TTFT {point.ttft_ms:.0f} ms, {gap}"
             f"end-to-end {format_seconds(point.e2e_ms / MS_PER_S)} on average",
             subsequent_indent="  ",
         )
-    if held.by_simulation:
+    elif rate is None:
+        yield from wrap(f"  no concurrency holds {labels}", subsequent_indent="  ")
+    load = _rate(rate) if rate is not None else f"concurrency {stated}"
+    for miss in held.missed:
+        verb = "misses" if rate is None else "miss"
+        text = miss_text(miss, held.caution.confidence)
+        yield from wrap(f"  {load} {verb} {text}", subsequent_indent="  ")
+    if held.by_simulation and (rate is None or held.results is not None):
+        runs = "simulated runs" if rate is None else f"a simulated run of {_rate(rate)}"
+        values = _simulated_values(held) if rate is not None and not held.missed else ""
         yield from wrap(
-            f"  {', '.join(held.by_simulation)}: judged by simulated runs, because a formula "
-            "gives means only",
+            f"  {', '.join(held.by_simulation)}: judged by {runs}, because a formula "
+            f"gives means only{values}",
             subsequent_indent="  ",
         )
     yield from wrap(f"  {confidence_text([held.caution])}", subsequent_indent="  ")
+
+
+def _simulated_values(held: HeldLoad) -> str:
+    """Values of the simulated run that the constraints judged, in words."""
+    values = []
+    for limit in parse_constraints(";".join(held.by_simulation)):
+        value = value_of(held.results or {}, limit.metric, limit.statistic)
+        if value is not None:
+            latency = limit.metric in LATENCIES
+            shown = format_seconds(value / MS_PER_S) if latency else f"{value:.3g}"
+            values.append(
+                f"{limit.metric}:{limit.statistic} {shown}"
+                if latency
+                else f"{limit.metric} {shown}"
+            )
+    return f": {', '.join(values)}" if values else ""
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:g} requests/s"

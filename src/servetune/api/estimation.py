@@ -434,7 +434,7 @@ def _estimation(
     if request.plot is not None:
         write_roofline(request.plot, best, load, node, shape, workload)
         progress(f"plot       {request.plot}")
-    held = load.held(selection.judge)
+    held = load.held()
     centre = held.concurrency if selection.limits else load.knee.concurrency
     commands = tune_commands(
         fitting,

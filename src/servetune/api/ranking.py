@@ -27,6 +27,7 @@ from servetune.plan import Plan
 from servetune.store import Results
 from servetune.trials.simulated import simulated_results
 from servetune.trials.trial import percentiles_of
+from servetune.workload import Workload
 
 #: Token budgets that are simulated at most for one layout and number of users.
 BUDGETS_SIMULATED = 3
@@ -398,6 +399,13 @@ def simulated_with(
     load = msgspec.structs.replace(
         selection.workload, concurrency=users, request_count=max(200, 8 * users)
     )
+    return simulated_at(load, plan, node, selection, calibration)
+
+
+def simulated_at(
+    load: Workload, plan: Plan, node: Node, selection: Selection, calibration: Calibration | None
+) -> Results | None:
+    """Results of a simulated run of a load; `None` where a request cannot be served."""
     try:
         results = simulated_results(
             plan,

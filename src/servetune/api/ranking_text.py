@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from servetune.api.choosing import Miss, Selection
+from servetune.api.choosing import Selection
 from servetune.api.ranking import Priced, Ranked
 from servetune.api.wording import (
     COLUMNS_TEXT,
+    basis_text,
     confidence_text,
+    factors_text,
     heading_text,
+    miss_text,
     order_text,
     row_text,
     wrap,
@@ -75,29 +78,12 @@ def _nothing_text(priced: Priced, selection: Selection) -> Iterator[str]:
             subsequent_indent="  ",
         )
         for miss in nearest.misses:
-            yield f"  {_miss_text(miss, selection.confidence)}"
-
-
-def _miss_text(miss: Miss, confidence: float) -> str:
-    """A missed limit with its values, in the limit's unit."""
-    limit = miss.limit
-    if miss.predicted is None or miss.judged is None:
-        return f"{limit.label}: nothing is predicted that it could be judged by"
-    values = [miss.predicted, miss.judged]
-    if limit.metric in LATENCIES:
-        predicted, judged = (format_seconds(value / MS_PER_S) for value in values)
-    else:
-        predicted, judged = (f"{value:.3g}" for value in values)
-    sure = f", {judged} with confidence {confidence:g}" if judged != predicted else ""
-    return f"{limit.label}: {predicted} predicted{sure}"
+            yield f"  {miss_text(miss, selection.confidence)}"
 
 
 def _interval_text(ranked: Sequence[Ranked]) -> str:
     widest = max((one.interval for one in ranked), key=lambda each: each.high_factor)
-    return (
-        f"Times and rates within a factor of {widest.low_factor:.3g} to {widest.high_factor:.3g}: "
-        f"{widest.basis}. Accuracy: {widest.accuracy.sentence}"
-    )
+    return f"{factors_text(widest)}: {basis_text(widest)}. Accuracy: {widest.accuracy.sentence}"
 
 
 def _tails_text(results: Results) -> str:

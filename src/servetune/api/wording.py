@@ -5,10 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from servetune.api.choosing import Selection
+from servetune.api.choosing import Miss, Selection
 from servetune.hardware import Node
+from servetune.metrics import LATENCIES
 from servetune.models import NetworkShape
-from servetune.perf.roofline import OperatingPoint, SafetyFactors
+from servetune.perf.roofline import Interval, OperatingPoint, SafetyFactors
 from servetune.perf.sweep import Offer, Swept
 from servetune.units import MS_PER_S, format_rate, format_seconds, format_usd
 from servetune.workload import Workload
@@ -84,6 +85,42 @@ def confidence_text(cautions: Sequence[SafetyFactors]) -> str:
 def _range_text(factors: Sequence[float]) -> str:
     low, high = f"{min(factors):.2f}", f"{max(factors):.2f}"
     return low if low == high else f"{low} to {high}"
+
+
+def factors_text(interval: Interval) -> str:
+    """Factors of an interval on times and rates, and those on first tokens."""
+    return (
+        f"Times and rates within a factor of {interval.low_factor:.3g} to "
+        f"{interval.high_factor:.3g}, first tokens {interval.ttft_low_factor:.3g} to "
+        f"{interval.ttft_high_factor:.3g}"
+    )
+
+
+def basis_text(interval: Interval) -> str:
+    """Source of an interval's factors, in words that agree with the accuracy beside them."""
+    if interval.extrapolation != "silicon":
+        return interval.basis
+    _, _, rest = interval.basis.partition("; ")
+    published = interval.accuracy.published
+    known = f" (published runs like it: {published.rows})" if published and published.rows else ""
+    return (
+        "no laboratory measured this device under this engine, or only under other releases"
+        f"{known}; {rest}"
+    )
+
+
+def miss_text(miss: Miss, confidence: float) -> str:
+    """A missed limit with its values, in the limit's unit."""
+    limit = miss.limit
+    if miss.predicted is None or miss.judged is None:
+        return f"{limit.label}: nothing is predicted that it could be judged by"
+    values = [miss.predicted, miss.judged]
+    if limit.metric in LATENCIES:
+        predicted, judged = (format_seconds(value / MS_PER_S) for value in values)
+    else:
+        predicted, judged = (f"{value:.3g}" for value in values)
+    sure = f", {judged} with confidence {confidence:g}" if judged != predicted else ""
+    return f"{limit.label}: {predicted} predicted{sure}"
 
 
 def heading_text(shape: NetworkShape, where: str, workload: Workload) -> str:
