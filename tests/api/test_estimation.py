@@ -6,9 +6,11 @@ import json
 import re
 import shlex
 
+import msgspec
 import pytest
 
 import servetune as st
+from servetune.api.wording import legend_text, rows_text
 from servetune.errors import InputError
 from servetune.models import load_config
 from servetune.report.dashboard.page import page_data_in
@@ -654,3 +656,43 @@ def test_the_interval_in_words_tells_laboratories_from_publishers():
         r"no laboratory measured this device .*? \(published runs like it: (\d+)\)", text
     )
     assert f"{said} published runs of" in text
+
+
+def test_machines_are_compared_with_the_accuracy_and_the_interval_of_each(servetune):
+    found = st.estimate("Qwen/Qwen3-4B", gpu="all", num_gpus=1, top=300)
+    lines = str(found).splitlines()
+    start = next(n for n, line in enumerate(lines) if line.endswith("accuracy"))
+    ends = [
+        line.rsplit("  ", 1)[1] for line in lines[start + 1 :] if re.match(r" *\d+ +\d+ ", line)
+    ]
+    assert len(ends) == len(found.usable) == len(found.intervals)
+    assert "-" in ends
+    for text, interval in zip(ends, found.intervals, strict=True):
+        accuracy = interval.accuracy
+        assert text in ("-", f"{accuracy.median_percent:.0f}% of {accuracy.rows}")
+    assert "accuracy: median error" in str(found)
+    assert all(len(line) <= 80 for line in lines)
+    one = st.estimate("Qwen/Qwen3-4B", gpu="L4").chosen.answer.interval
+    of_l4 = [n for n, offer in enumerate(found.usable) if offer.node.device.name == "L4"]
+    assert found.intervals[of_l4[0]].accuracy == one.accuracy
+    offers = data(servetune("estimate", "--model", "Qwen/Qwen3-4B", "--gpu", "all", "--json"))
+    assert all(offer["interval"]["accuracy"]["rows"] for offer in offers["offers"])
+    assert offers["offers"][0]["interval"]["low_factor"] < 1
+
+
+def test_a_sweep_over_machines_has_the_accuracy_of_each():
+    found = st.estimate("Qwen/Qwen3-4B", instance="all", gpu="L4", num_gpus=1, sweep=True, top=2)
+    rows = found.ranked[0].interval.accuracy
+    assert re.search(rf"{rows.median_percent:.0f}% of {rows.rows}$", str(found), re.MULTILINE)
+
+
+def test_rows_of_publishers_are_marked_where_laboratories_have_none():
+    interval = st.estimate("Qwen/Qwen3-4B", gpu="L4").chosen.answer.interval
+    known = interval.accuracy
+    none = msgspec.structs.replace(known, rows=0, median_percent=None, most_percent=None)
+    published = msgspec.structs.replace(interval, accuracy=none)
+    assert known.published is not None
+    assert rows_text(published) == f"{known.published.median_percent:.0f}% of 13*"
+    assert "* published runs" in legend_text([interval, published])
+    unknown = msgspec.structs.replace(none, published=none)
+    assert rows_text(msgspec.structs.replace(interval, accuracy=unknown)) == "-"

@@ -15,7 +15,7 @@ from servetune.hardware import Device, Node, Service, device_names, instances, n
 from servetune.metrics import LATENCIES, Constraint, value_of
 from servetune.models import NetworkShape
 from servetune.perf import Calibration
-from servetune.perf.roofline import SafetyFactors, safety_factors_of
+from servetune.perf.roofline import Interval, SafetyFactors, interval_of, safety_factors_of
 from servetune.perf.roofline.accuracy import Ran
 from servetune.perf.sweep import Offer, Swept, cheapest_offers
 from servetune.plan import Plan
@@ -357,3 +357,11 @@ def offers(
         holds=holds,
         calibrations=by_device,
     )
+
+
+def offer_interval(offer: Offer, shape: NetworkShape, ran: Ran) -> Interval:
+    """Interval of the prediction for a machine that holds the limits."""
+    best = offer.best
+    assert best is not None
+    rate = best.point.output_tokens_per_s
+    return interval_of(offer.node, best.plan, shape, best.correction, ran, output_tokens_per_s=rate)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from servetune.api.choosing import Selection
+from servetune.api.choosing import Selection, offer_interval
 from servetune.api.estimate_load import LoadCurve
 from servetune.api.estimate_text import Split, binding
 from servetune.api.wording import basis_text
@@ -14,7 +14,7 @@ from servetune.engines import priced_release
 from servetune.errors import InputError
 from servetune.hardware import Device, Node
 from servetune.models import NetworkShape
-from servetune.perf.roofline import OperatingPoint, interval_of
+from servetune.perf.roofline import OperatingPoint
 from servetune.perf.roofline import Phase as FoundPhase
 from servetune.perf.roofline.accuracy import Ran
 from servetune.perf.sweep import Offer
@@ -104,7 +104,7 @@ def _offer_cost(offer: Offer, shape: NetworkShape, ran: Ran) -> MachineCost:
             predicted=True,
         )
     rate = best.point.output_tokens_per_s
-    interval = interval_of(node, best.plan, shape, best.correction, ran, output_tokens_per_s=rate)
+    interval = offer_interval(offer, shape, ran)
     cost = best.cost_per_million_tokens_usd
     return MachineCost(
         machine=node.label,

@@ -228,10 +228,12 @@ class MachineComparison(Tabular, frozen=True, kw_only=True):
     Attributes:
         selection: Constraints and objective of the comparison.
         offers: All machines, cheapest first; one that cannot serve says why.
+        intervals: Intervals of the predictions for `usable`, in order.
     """
 
     selection: Selection
     offers: tuple[Offer, ...]
+    intervals: tuple[Interval, ...]
 
     @property
     def usable(self) -> tuple[Offer, ...]:
@@ -251,9 +253,13 @@ class MachineComparison(Tabular, frozen=True, kw_only=True):
                 "usd_per_hour": offer.node.price.usd_per_hour if offer.node.price else None,
                 "cost_per_million_tokens_usd": offer.best.cost_per_million_tokens_usd,
                 "plan": offer.best.plan.label,
+                "low_factor": interval.low_factor,
+                "high_factor": interval.high_factor,
+                "measured_rows": interval.accuracy.rows,
+                "median_error_percent": interval.accuracy.median_percent,
                 **msgspec.to_builtins(offer.best.point),
             }
-            for offer in self.usable
+            for offer, interval in zip(self.usable, self.intervals, strict=True)
             if offer.best is not None
         )
 
@@ -271,11 +277,14 @@ class MachineComparison(Tabular, frozen=True, kw_only=True):
             "workload": self.selection.workload,
             "release": priced_release(self.selection.plan),
             "confidence": self.selection.confidence,
-            "offers": self.usable[: self.selection.top],
+            "offers": [
+                {**msgspec.structs.asdict(offer), "interval": interval}
+                for offer, interval in zip(self.usable, self.intervals, strict=True)
+            ][: self.selection.top],
         }
 
     def __str__(self) -> str:
-        lines = list(buying_text(self.offers, self.selection))
+        lines = list(buying_text(self.offers, self.intervals, self.selection))
         lines += wrap(priced_release(self.selection.plan).sentence)
         if self.selection.limits:
             lines.append(

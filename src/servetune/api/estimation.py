@@ -534,7 +534,16 @@ def _comparison(
         offer if offer.best is None else msgspec.structs.replace(offer, as_good=next(shown, None))
         for offer in found
     ]
-    return MachineComparison(selection=selection, offers=tuple(offers))
+    ran = selection.judge.ran
+    return MachineComparison(
+        selection=selection,
+        offers=tuple(offers),
+        intervals=tuple(
+            choosing.offer_interval(offer, selection.shape, ran)
+            for offer in offers
+            if offer.best is not None
+        ),
+    )
 
 
 def _ranking(selection: Selection, nodes: Sequence[Node], kept: KeptCalibration | None) -> Ranking:

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from servetune.api.choosing import Selection
 from servetune.api.ranking import Priced, Ranked
 from servetune.api.wording import (
+    COLUMNS_OF_MACHINES,
     COLUMNS_TEXT,
     basis_text,
     confidence_text,
     factors_text,
     heading_text,
+    legend_text,
     miss_text,
     order_text,
     row_text,
@@ -36,10 +38,13 @@ def sweep_text(
         yield from _nothing_text(priced, selection)
         return
     yield ""
-    yield COLUMNS_TEXT
+    yield COLUMNS_OF_MACHINES if several else COLUMNS_TEXT
     for number, one in enumerate(ranked, start=1):
-        yield from row_text(number, one.swept, one.node if several else None)
+        where = (one.node, one.interval) if several else ()
+        yield from row_text(number, one.swept, *where)
     yield ""
+    if several:
+        yield from wrap(legend_text([one.interval for one in ranked]))
     as_good = [one.as_good for one in ranked]
     if any(good is not None for good in as_good[1:]):
         yield from wrap(order_text([str(n) for n in range(1, len(ranked) + 1)], as_good))

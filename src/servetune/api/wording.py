@@ -16,8 +16,11 @@ from servetune.workload import Workload
 
 #: Width that terminals have at least.
 COLUMNS = 80
-#: Head of the rows of `row_text`.
+#: Head of the rows of `row_text`, and of rows of several machines.
 COLUMNS_TEXT = "   #  users  out tok/s   req/s  TTFT      ITL       E2E          $/M tok"
+COLUMNS_OF_MACHINES = (
+    "   #  users out tok/s  req/s  TTFT      ITL       E2E       $/M tok  accuracy"
+)
 
 
 def wrap(text: str, *, subsequent_indent: str = "") -> list[str]:
@@ -25,21 +28,52 @@ def wrap(text: str, *, subsequent_indent: str = "") -> list[str]:
     return textwrap.wrap(text, COLUMNS, subsequent_indent=subsequent_indent, break_on_hyphens=False)
 
 
-def row_text(number: int, swept: Swept, machine: Node | None = None) -> Iterator[str]:
-    """Two lines of a plan in a ranking: its figures, then the machine and the plan."""
+def row_text(
+    number: int, swept: Swept, machine: Node | None = None, interval: Interval | None = None
+) -> Iterator[str]:
+    """Two lines of a plan in a ranking: its figures, then the machine and the plan.
+
+    Of several machines each row has its own accuracy, by the interval of its prediction.
+    """
     point = swept.point
     times = "".join(f"{time:<10}" for time in times_texts(point))
-    yield (
-        f"{number:>4}  {point.concurrency:>5}  {format_rate(point.output_tokens_per_s):>9}  "
-        f"{format_rate(point.requests_per_s):>6}  {times}  "
-        f"{format_usd(swept.cost_per_million_tokens_usd):>8}"
-    )
+    cost = format_usd(swept.cost_per_million_tokens_usd)
+    rates = format_rate(point.output_tokens_per_s), format_rate(point.requests_per_s)
+    line = f"{number:>4}  {point.concurrency:>5}"
+    if interval is None:
+        yield f"{line}  {rates[0]:>9}  {rates[1]:>6}  {times}  {cost:>8}"
+    else:
+        yield f"{line} {rates[0]:>9} {rates[1]:>6}  {times}{cost:>7}  {rows_text(interval)}"
     place = ""
     if machine is not None:
         price = machine.price
         rent = f" at {format_usd(price.usd_per_hour)} per hour" if price else ""
         place = f"{machine.label}{rent}: "
     yield from wrap(f"      {place}{swept.plan.label}", subsequent_indent=" " * 8)
+
+
+def rows_text(interval: Interval) -> str:
+    """Median error and number of measured rows of a machine's kind: `9% of 41`.
+
+    Rows are laboratories'; `*` marks publishers' where those have none, `-` is none at all.
+    """
+    found, mark = interval.accuracy, ""
+    if not found.rows and found.published is not None:
+        found, mark = found.published, "*"
+    if found.median_percent is None:
+        return "-"
+    return f"{found.median_percent:.0f}% of {found.rows}{mark}"
+
+
+def legend_text(intervals: Sequence[Interval]) -> str:
+    """Meaning of the column of `rows_text`."""
+    marks = {"*": "* published runs, as no laboratory's are like it", "-": "- none is like it"}
+    texts = [rows_text(each) for each in intervals]
+    shown = [text for mark, text in marks.items() if any(each.endswith(mark) for each in texts)]
+    return (
+        "accuracy: median error of predicted times per token for so many measured rows of the "
+        f"nearest kind of run{''.join(f'; {text}' for text in shown)}"
+    )
 
 
 def order_text(names: Sequence[str], as_good: Sequence[bool | None]) -> str:
@@ -136,16 +170,30 @@ def heading_text(shape: NetworkShape, where: str, workload: Workload) -> str:
     return f"ESTIMATE (arithmetic, nothing was run)\n{shape.name} on {where}, {load}"
 
 
-def buying_text(found: Sequence[Offer], selection: Selection) -> Iterator[str]:
+def buying_text(
+    found: Sequence[Offer], intervals: Sequence[Interval], selection: Selection
+) -> Iterator[str]:
+    """Machines by cost, line by line.
+
+    Args:
+        found: All machines, those that hold the limits by cost.
+        intervals: Intervals of these, in order.
+        selection: Constraints and objective.
+    """
     top = selection.top
     yield heading_text(selection.shape, f"{len(found)} machines", selection.workload)
     yield "Machines by cost per million output tokens"
     yield ""
     usable = [offer for offer in found if offer.best is not None]
-    yield COLUMNS_TEXT
-    for number, offer in enumerate(usable[:top], start=1):
+    yield COLUMNS_OF_MACHINES
+    for number, (offer, interval) in enumerate(zip(usable[:top], intervals, strict=False), 1):
         assert offer.best is not None
-        yield from row_text(number, offer.best, offer.node)
+        yield from row_text(number, offer.best, offer.node, interval)
+    if intervals:
+        yield ""
+        least_sure = max(intervals[:top], key=lambda each: each.high_factor)
+        yield from wrap(legend_text(intervals[:top]))
+        yield from wrap(f"{factors_text(least_sure)} on the least sure (each in --json)")
     as_good = [offer.as_good for offer in usable[:top]]
     if any(good is not None for good in as_good[1:]):
         yield ""
