@@ -34,6 +34,20 @@ def test_each_form_of_an_estimate_has_its_type():
     assert not st.estimate(MODEL, gpu="L4", sweep=True, constraints="itl<=0.01ms").feasible
 
 
+@pytest.mark.parametrize(
+    ("options", "form"),
+    [
+        ({"gpu": "L4", "constraints": "ttft<=2s"}, ("--gpu", "L4", "--constraints", "ttft<=2s")),
+        ({"gpu": "L4", "sweep": True, "top": 2}, ("--gpu", "L4", "--sweep", "--top", "2")),
+        ({"instance": "all", "top": 2}, ("--instance", "all", "--top", "2")),
+    ],
+)
+def test_values_for_json_are_plain_and_those_that_the_command_prints(called, options, form):
+    written = json.dumps(st.estimate(MODEL, **options).to_json())
+    printed = called("estimate", "--model", MODEL, *form, "--json").stdout
+    assert json.loads(written) == json.loads(printed)
+
+
 def test_frames_have_a_row_for_each_thing():
     pytest.importorskip("pandas")
     assert len(st.estimate(MODEL, gpu="L4").df) == len(st.estimate(MODEL, gpu="L4").curve)
@@ -81,3 +95,4 @@ def test_runs_to_measure_are_suggested_from_python():
     assert len(found.suggested.runs) == 2
     assert found.suggested.doubt_after < found.suggested.doubt_before
     assert any("servetune calibrate" in command for command in found.commands)
+    assert json.loads(json.dumps(found.to_json()))["node"]["name"] == found.node.name

@@ -420,7 +420,9 @@ def test_shared_prompts_are_named_and_cost_less() -> None:
     assert "1024 in, 512 out tokens, one of 3 prefixes of 768 tokens" in str(before)
     assert "40 different prompts" in str(again)
     assert "prefix cache          has 75% of the prompts' tokens" in str(within)
-    fractions = [found.to_json()["chosen"].answer.cached_fraction for found in (within, alone)]
+    fractions = [
+        found.to_json()["chosen"]["answer"]["cached_fraction"] for found in (within, alone)
+    ]
     assert fractions == [0.75, 0.0]
     limits = [found.chosen.answer.limits for found in (alone, within, again)]
     assert limits[1].memory > 1.5 * limits[0].memory

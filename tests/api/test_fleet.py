@@ -212,7 +212,7 @@ def test_a_day_may_have_instances_of_another_type_that_always_run(predicted):
     words = f"{day.base.minimum} x ml.g6.12xlarge always, and"
     assert words in " ".join(str(found).split())
     assert words in found.page()
-    assert found.to_json()["day"]["base"].minimum == day.base.minimum
+    assert found.to_json()["day"]["base"]["minimum"] == day.base.minimum
     assert list(found.df["always"]) == [day.base.minimum] * 8640
 
 

@@ -379,3 +379,33 @@ def test_anchors_go_with_a_table_and_not_with_a_calibration(servetune, predict_b
     assert "--batch" in done.stderr
     done = predict_beside([GOOD], [f"{GOOD},100,5"], extra=("--calibration", "none"))
     assert done.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "says", "hint"),
+    [
+        (lambda _: None, "is not there", "give the path of a table"),
+        (lambda path: path.mkdir(), "is a folder", "a table (.csv) that is in it"),
+        (
+            lambda path: path.write_text(f"{HEAD}\n{GOOD.replace('kept', 'x' * 131_073)}\n"),
+            "has more than 131,072 characters",
+            "a quotation mark",
+        ),
+        (lambda path: path.write_text(f"{HEAD}\n"), "has no rows", "add a row"),
+        (lambda path: path.write_bytes(HEAD.encode("utf-16")), "cannot read", "in UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("option", ["--batch", "--anchors"])
+def test_a_table_that_cannot_be_read_says_what_is_wrong_with_it(
+    servetune, tmp_path, make, says, hint, option
+):
+    make(tmp_path / "rows.csv")
+    (tmp_path / "good.csv").write_text(f"{HEAD}\n{GOOD}\n")
+    tables_of = {"--batch": "good.csv", option: "rows.csv"}
+    named = [word for pair in tables_of.items() for word in pair]
+    done = servetune("estimate", *named, "--out", "out.csv")
+    assert done.returncode == 2
+    error, help_line = done.stderr.splitlines()
+    assert says in error
+    assert hint in help_line
+    assert not (tmp_path / "out.csv").exists()

@@ -5,7 +5,9 @@ Predictions of servetune and of NVIDIA's aiconfigurator stand side by side, neve
 
 from __future__ import annotations
 
+import csv
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -14,14 +16,14 @@ import msgspec
 from servetune.api.choosing import Selection
 from servetune.api.estimate_load import HeldLoad
 from servetune.api.estimate_text import Split, estimate_text
-from servetune.api.frames import TableRow, Tabular
+from servetune.api.frames import TableRow, Tabular, json_object
 from servetune.api.notes import progress
 from servetune.api.ranking import Priced, Ranked
 from servetune.api.ranking_text import sweep_text
 from servetune.api.shared_options import Estimator
 from servetune.api.wording import basis_text, buying_text, wrap
 from servetune.engines import PricedRelease, priced_release
-from servetune.errors import InputError
+from servetune.errors import InputError, StoreError
 from servetune.hardware import Node
 from servetune.json_value import JsonObject
 from servetune.models import NetworkShape, load_config
@@ -30,7 +32,13 @@ from servetune.perf.roofline import Interval, OperatingPoint, PlannedRun, perfor
 from servetune.perf.sweep import Offer
 from servetune.prediction.aiconfigurator import AiconfiguratorEstimate, estimate_run
 from servetune.prediction.rows import Cell
-from servetune.prediction.tables import TableOptions, predict_table, read_table, table_text
+from servetune.prediction.tables import (
+    Table,
+    TableOptions,
+    predict_table,
+    read_table,
+    table_text,
+)
 from servetune.store import write_text
 from servetune.units import MS_PER_S, format_rate, format_seconds
 from servetune.workload import Workload
@@ -119,7 +127,7 @@ class Estimation(Tabular, frozen=True, kw_only=True):
         if self.shown.rate is not None:
             named["rate_per_s"] = self.shown.rate
             named["in_flight"] = self.in_flight
-        return named
+        return json_object(named)
 
     @property
     def in_flight(self) -> float | None:
@@ -206,17 +214,19 @@ class Ranking(Tabular, frozen=True, kw_only=True):
     def to_json(self) -> JsonObject:
         """Plain values for JSON."""
         where = {"node": self.nodes[0]} if len(self.nodes) == 1 else {"nodes": self.nodes}
-        return {
-            **where,
-            "workload": self.selection.workload,
-            "release": priced_release(self.selection.plan),
-            "confidence": self.selection.confidence,
-            "priced": self.priced.count,
-            "at_face_value": self.priced.at_face_value,
-            "simulated": self.priced.simulated,
-            "nearest": self.priced.nearest,
-            "ranked": self.ranked,
-        }
+        return json_object(
+            {
+                **where,
+                "workload": self.selection.workload,
+                "release": priced_release(self.selection.plan),
+                "confidence": self.selection.confidence,
+                "priced": self.priced.count,
+                "at_face_value": self.priced.at_face_value,
+                "simulated": self.priced.simulated,
+                "nearest": self.priced.nearest,
+                "ranked": self.ranked,
+            }
+        )
 
     def __str__(self) -> str:
         return "\n".join(sweep_text(self.ranked, self.priced, self.nodes, self.selection))
@@ -273,15 +283,17 @@ class MachineComparison(Tabular, frozen=True, kw_only=True):
 
     def to_json(self) -> JsonObject:
         """Plain values for JSON."""
-        return {
-            "workload": self.selection.workload,
-            "release": priced_release(self.selection.plan),
-            "confidence": self.selection.confidence,
-            "offers": [
-                {**msgspec.structs.asdict(offer), "interval": interval}
-                for offer, interval in zip(self.usable, self.intervals, strict=True)
-            ][: self.selection.top],
-        }
+        return json_object(
+            {
+                "workload": self.selection.workload,
+                "release": priced_release(self.selection.plan),
+                "confidence": self.selection.confidence,
+                "offers": [
+                    {**msgspec.structs.asdict(offer), "interval": interval}
+                    for offer, interval in zip(self.usable, self.intervals, strict=True)
+                ][: self.selection.top],
+            }
+        )
 
     def __str__(self) -> str:
         lines = list(buying_text(self.offers, self.intervals, self.selection))
@@ -393,8 +405,8 @@ class TablePrediction(Tabular, frozen=True, kw_only=True):
 
     @property
     def feasible(self) -> bool:
-        """Whether a row could be predicted; an empty table leaves nothing to fail."""
-        return not self.rows or any(row["tpot_ms"] != "" for row in self.rows)
+        """Whether a row could be predicted."""
+        return any(row["tpot_ms"] != "" for row in self.rows)
 
     def as_rows(self) -> Iterable[TableRow]:
         """One row per row of the table."""
@@ -402,7 +414,7 @@ class TablePrediction(Tabular, frozen=True, kw_only=True):
 
     def to_json(self) -> JsonObject:
         """Plain values for JSON."""
-        return {"out": str(self.out), "rows": self.rows}
+        return json_object({"out": str(self.out), "rows": self.rows})
 
     def __str__(self) -> str:
         answered = sum(row["tpot_ms"] != "" for row in self.rows)
@@ -411,6 +423,37 @@ class TablePrediction(Tabular, frozen=True, kw_only=True):
             f"{answered} of {len(self.rows)} rows predicted"
             f"{f', of which {unfit} are said not to fit' if unfit else ''}; {self.out}"
         )
+
+
+#: Characters of a cell of a table at most, by Python's reader.
+_MOST_OF_A_CELL = csv.field_size_limit()
+
+
+def rows_of(source: Path) -> Table:
+    """Table of a file, which has rows.
+
+    Raises:
+        StoreError: The file cannot be read; the hint says what to do about it.
+        InputError: It has no row, or lacks a column that every row needs.
+    """
+    if not source.exists():
+        raise StoreError(f"{source} is not there", hint="give the path of a table (.csv)")
+    if source.is_dir():
+        raise StoreError(f"{source} is a folder", hint="give a table (.csv) that is in it")
+    try:
+        table = read_table(source)
+    except StoreError as error:
+        if "field larger than field limit" in error.message:
+            raise StoreError(
+                f"a cell of {source} has more than {_MOST_OF_A_CELL:,} characters",
+                hint='look for a quotation mark (") that is not closed, or shorten the cell',
+            ) from None
+        if not os.access(source, os.R_OK):
+            raise StoreError(error.message, hint="allow this user to read it") from None
+        raise
+    if not table.rows:
+        raise InputError(f"{source} has no rows", hint="add a row below the names of columns")
+    return table
 
 
 def predict_file(source: Path, out: Path | None, options: TableOptions) -> TablePrediction:
@@ -428,7 +471,7 @@ def predict_file(source: Path, out: Path | None, options: TableOptions) -> Table
         raise InputError(
             f"--out {out} is the table itself", hint="give another file, so that no cell is lost"
         )
-    predicted = predict_table(read_table(source), options)
+    predicted = predict_table(rows_of(source), options)
     for line in predicted.notes:
         progress(line)
     write_text(out, table_text(predicted))

@@ -22,6 +22,7 @@ from servetune.api.estimate_results import (
     Shown,
     TablePrediction,
     predict_file,
+    rows_of,
     side_by_side,
 )
 from servetune.api.estimate_text import Split
@@ -53,6 +54,7 @@ from servetune.api.shared_options import (
     PlanOptions,
     Settings,
     SharedPrompts,
+    own_prompts,
 )
 from servetune.engines import (
     DEFAULT_ENGINE,
@@ -72,7 +74,7 @@ from servetune.perf.roofline.factors import sampling_timed
 from servetune.plan import Plan
 from servetune.prediction.aiconfigurator import require_installed
 from servetune.prediction.calibrations import KeptCalibration
-from servetune.prediction.tables import CONVENTIONS, TableOptions, read_table
+from servetune.prediction.tables import CONVENTIONS, TableOptions
 from servetune.workload import SHAREGPT, Workload
 from servetune.workload.laws import Uniform
 from servetune.workload.presets import known_workloads, preset
@@ -303,7 +305,7 @@ def estimate(request: Estimate | str | None = None, /, **options: object) -> Est
             TableOptions(
                 models_dir=request.models,
                 calibration=kept,
-                anchors=read_table(request.anchors) if request.anchors is not None else None,
+                anchors=rows_of(request.anchors) if request.anchors is not None else None,
                 estimator=request.estimator,
                 convention=request.convention,
             ),
@@ -646,10 +648,7 @@ def require_read(request: Estimate, *, everywhere: bool) -> None:
             hint=f"leave {' and '.join(lengths)} out",
         )
     if shared and request.dataset != "random":
-        raise InputError(
-            f"{request.dataset} has prompts of its own, {shared[0]} cannot be combined",
-            hint="leave one of the two out",
-        )
+        raise own_prompts(request.dataset, shared[0])
     if shared and request.estimator != "servetune":
         raise InputError(
             f"aiconfigurator is asked about prompts that share nothing, not with {shared[0]}",

@@ -53,7 +53,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     def to_json(self) -> JsonObject:
         """Plain values for JSON; of the picked trial its key and settings."""
         choice = self.pick.to_json()
-        record = choice.pop("record")
+        choice.pop("record")
+        record = self.pick.record
         choice.pop("search", None)
         return {
             "pick": {

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from servetune.api.fleet_instances import LeftOut, SizedInstance
-from servetune.api.frames import TableRow, Tabular
+from servetune.api.frames import TableRow, Tabular, json_object
 from servetune.api.wording import wrap
 from servetune.json_value import JsonObject
 from servetune.metrics import Constraint
@@ -177,18 +177,20 @@ class FleetPlan(Tabular, frozen=True, kw_only=True):
 
     def to_json(self) -> JsonObject:
         """Plain values for JSON."""
-        return {
-            "model": self.model,
-            "limits": [limit.label for limit in self.limits],
-            "load": self.load,
-            "survive": self.survive,
-            "headroom": self.headroom,
-            "reserved_discount": self.reserved_discount,
-            "instances": [_instance_json(one) for one in self.instances],
-            "left_out": self.left_out,
-            "levels": self.levels,
-            "day": _day_json(self.day) if self.day is not None else None,
-        }
+        return json_object(
+            {
+                "model": self.model,
+                "limits": [limit.label for limit in self.limits],
+                "load": self.load,
+                "survive": self.survive,
+                "headroom": self.headroom,
+                "reserved_discount": self.reserved_discount,
+                "instances": [_instance_json(one) for one in self.instances],
+                "left_out": self.left_out,
+                "levels": self.levels,
+                "day": _day_json(self.day) if self.day is not None else None,
+            }
+        )
 
     def _facts(self) -> Sequence[tuple[str, str]]:
         return (

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from servetune.errors import InputError
+from servetune.json_value import JsonObject
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +23,12 @@ TableRow = Mapping[str, Any] | msgspec.Struct
 
 #: Rows that a notebook shows; the frames have all.
 _SHOWN_ROWS = 20
+
+
+def json_object(result: object) -> JsonObject:
+    """A result as JSON has it: objects, lists, texts and numbers alone, as `--json` prints it."""
+    found: JsonObject = msgspec.json.decode(msgspec.json.encode(result))
+    return found
 
 
 class Tabular(msgspec.Struct, frozen=True, kw_only=True):

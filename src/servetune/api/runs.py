@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from servetune.api.frames import TableRow, Tabular
+from servetune.api.frames import TableRow, Tabular, json_object
 from servetune.api.notes import note
 from servetune.api.registry import DeployedRow, deployed_rows
 from servetune.api.request import WRITTEN, Request, request_of
@@ -196,12 +196,14 @@ class RunDetails(Tabular, frozen=True, kw_only=True):
 
     def to_json(self) -> JsonObject:
         """Plain values for JSON."""
-        return {
-            "run": self.run,
-            "pick": self.pick.to_json() if self.pick else None,
-            "trials": self.trials,
-            "deployments": self.deployments,
-        }
+        return json_object(
+            {
+                "run": self.run,
+                "pick": self.pick.to_json() if self.pick else None,
+                "trials": self.trials,
+                "deployments": self.deployments,
+            }
+        )
 
     def __str__(self) -> str:
         from servetune.report import as_text, deployments_table, run_facts_text, run_trials_table

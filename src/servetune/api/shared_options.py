@@ -240,6 +240,14 @@ class SharedPrompts(msgspec.Struct, frozen=True, kw_only=True):
         return options.to_workload().parts[0]
 
 
+def own_prompts(dataset: str, option_name: str) -> InputError:
+    """Refusal of an option on what prompts share beside a data set."""
+    return InputError(
+        f"{dataset} has prompts of its own, {option_name} cannot be combined",
+        hint="leave one of the two out",
+    )
+
+
 class Copies(msgspec.Struct, frozen=True, kw_only=True):
     """Copies of a simulated engine behind one address."""
 

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from servetune.api.frames import TableRow, Tabular, columns_of
+from servetune.api.frames import TableRow, Tabular, columns_of, json_object
 from servetune.api.inputs import journals_in, note_unknown_limits, read_records, records_of
 from servetune.api.light import Lightener, whole_record
 from servetune.api.request import Request, request_of
@@ -456,16 +456,18 @@ class Pick(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> JsonObject:
         """Plain values for JSON."""
-        return {
-            "objective": self.objective,
-            "constraints": [limit.to_json() for limit in self.constraints],
-            "feasible": self.choice.feasible,
-            "reasons": self.choice.reasons,
-            "unmet": [limit.to_json() for limit in self.choice.unmet],
-            "record": self.record,
-            **choice_json(self.choice, {record.key: record for record in self.pareto}),
-            **({"search": self.search.to_json()} if self.search else {}),
-        }
+        return json_object(
+            {
+                "objective": self.objective,
+                "constraints": [limit.to_json() for limit in self.constraints],
+                "feasible": self.choice.feasible,
+                "reasons": self.choice.reasons,
+                "unmet": [limit.to_json() for limit in self.choice.unmet],
+                "record": self.record,
+                **choice_json(self.choice, {record.key: record for record in self.pareto}),
+                **({"search": self.search.to_json()} if self.search else {}),
+            }
+        )
 
     def _repr_html_(self) -> str:
         return digest_html(digest_of_pick(self.choice, self.record, self.search))
