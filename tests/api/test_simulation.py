@@ -108,6 +108,10 @@ def test_the_heading_describes_the_load(options, said):
         ({"turn_tokens": "9"}, "--turn-tokens has no meaning without --turns"),
         ({"workload": "multi_turn_chat", "output_tokens": 9}, "has its own prompts"),
         ({"trace": "gone.csv", "dataset": "sharegpt"}, "a trace has requests of its own"),
+        ({"dataset": "sharegpt", "distinct_prompts": 5},
+         "sharegpt has prompts of its own, --distinct-prompts cannot be combined"),
+        ({"client_args": "dataset_name=sharegpt", "shared_prefix_tokens": 5},
+         "sharegpt has prompts of its own, --shared-prefix cannot be combined"),
     ],
 )  # fmt: skip
 def test_options_that_contradict_are_refused(options, said):
@@ -203,7 +207,6 @@ def test_a_simulation_states_the_interval_of_its_means_and_warns_near_a_cliff():
         ({"rate": 5.0}, False),  # far beyond: all wait
         ({"rate": 0.1, "concurrency": 16}, False),  # a limit that nobody reaches
         ({"concurrency": 16}, True),
-        ({"concurrency": 32}, False),
     ],
 )
 def test_a_simulation_warns_where_requests_in_flight_nearly_fill_their_places(load, warns):
@@ -211,6 +214,32 @@ def test_a_simulation_warns_where_requests_in_flight_nearly_fill_their_places(lo
     found = st.simulate(MODEL, gpu="L4", server_args={"max_num_seqs": 16}, **answer, **load)
     assert ("max_num_seqs" in found.cliff) == warns
     assert ("over three seeds" in found.cliff) == warns
+
+
+@pytest.mark.parametrize("users", [17, 32])
+def test_a_simulation_says_that_users_wait_who_have_no_place(users):
+    answer = {"requests": 200, "input_tokens": 500, "output_tokens": 200}
+    found = st.simulate(MODEL, gpu="L4", server_args="max_num_seqs=16", concurrency=users, **answer)
+    waiting = f"{users} users have 16 places by max_num_seqs, so {users - 16} of them wait"
+    assert found.cliff.startswith(f"past a cliff: {waiting}")
+    assert waiting in found.heading
+
+
+@pytest.mark.parametrize(
+    ("engine", "rate", "queues"),
+    [("sglang", 0.9, True), ("sglang", 0.2, False), ("vllm", 0.9, False)],
+)
+def test_a_simulation_warns_where_requests_queue_beside_a_cache_that_is_not_full(
+    engine, rate, queues
+):
+    found = st.simulate("Qwen/Qwen3-4B", gpu="L4", engine=engine, rate=rate, requests=600)
+    assert not found.run.saturated
+    assert ("half of the requests waited" in found.cliff) == queues
+
+
+def test_requests_of_one_moment_wait_without_a_warning():
+    found = st.simulate(MODEL, gpu="H100", client_args="request_rate=inf", requests=100)
+    assert found.cliff == ""
 
 
 @pytest.mark.parametrize("engine", ["sglang", "tgi"])

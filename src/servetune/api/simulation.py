@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
@@ -33,6 +33,7 @@ from servetune.api.shared_options import (
     PlanOptions,
     Settings,
     SimulatedEngine,
+    own_prompts,
 )
 from servetune.api.simulated_comparison import SimulationComparison, compare_with_simulation
 from servetune.api.timelines import timeline_of_requests
@@ -67,7 +68,7 @@ from servetune.trials import (
     with_fields,
 )
 from servetune.trials.interval import interval_of_trial
-from servetune.units import MS_PER_S
+from servetune.units import MS_PER_S, format_seconds
 from servetune.workload import (
     CLIENT_ARGS,
     LoadOptions,
@@ -82,6 +83,7 @@ from servetune.workload.options import (
     STUDY_INPUT_TOKENS,
     STUDY_OUTPUT_TOKENS,
     STUDY_REQUESTS_WORDS,
+    spelling,
 )
 from servetune.workload.traces import trace_in
 
@@ -264,8 +266,9 @@ class SimulationResult(Tabular, frozen=True, kw_only=True):
         heading: Model, machine, plan, load and scheduler, in words.
         constraints: Limits that the trial should hold.
         interval: Factors on its mean times within which nine of ten measured runs are expected.
-        cliff: Sentence on a cache or places that were nearly full, with the 99th percentiles of
-            other seeds; empty where there was room.
+        cliff: Sentence on a cache or places that were nearly full, or on requests that queued, with
+            the 99th percentiles of other seeds; and on users for whom there is no place. Empty
+            where there was room.
         artifacts: Files that were written; `None` without `out`.
     """
 
@@ -482,10 +485,15 @@ def _interval_text(interval: Interval) -> str:
 #: Share of the cache or of the places from which a little more load changes much, and the most
 #: requests that are simulated again to show it.
 _NEARLY_FULL, _MOST_AGAIN = 0.95, 20_000
+#: Wait of one request in ten from which an open loop is said to queue, in times of what a prompt
+#: takes by itself.
+_MANY_TIMES = 5
 
 
 def _cliff(trial: Trial, context: StudyContext, record: TrialRecord, run: SimulatedRun) -> str:
-    """Sentence on what was nearly full, with the 99th percentiles of two further seeds."""
+    """Sentence on users without a place, or on what was nearly full or queued, and on the 99th
+    percentiles of two further seeds.
+    """
     assert context.node is not None
     assert context.shape is not None
     if not record.results.completed or len(run.records) > _MOST_AGAIN:
@@ -493,30 +501,69 @@ def _cliff(trial: Trial, context: StudyContext, record: TrialRecord, run: Simula
     plan = resolved(trial.plan, context.shape, context.node.device)
     plan = memory(plan, context.shape, context.node.device).served(plan)
     places = (plan.max_num_seqs or math.inf) * plan.replicas * plan.data_parallel
+    near, beyond = [], ""
+    if run.kv_peak_fraction >= _NEARLY_FULL:
+        near.append(f"the cache was {run.kv_peak_fraction:.0%} full")
     if trial.workload.closed_loop:
-        peak = trial.workload.concurrency or len(run.records)
-        mean, whose = float(peak), f"{peak} users nearly fill"
+        users = trial.workload.concurrency
+        count = len(run.records) if users is None else users
+        if _NEARLY_FULL * places <= count <= places:
+            near.append(f"{count} users nearly fill max_num_seqs")
+        elif users is not None and users > places:
+            waiting = users - int(places)
+            wait = "1 of them waits" if waiting == 1 else f"{waiting:,} of them wait"
+            beyond = (
+                f"past a cliff: {users:,} users have {places:,.0f} places by max_num_seqs, so "
+                f"{wait} for one at any time"
+            )
     else:
         mean, peak = _in_flight(run.records)
-        whose = f"{peak} requests were in flight at once, {mean:.3g} on average, of {places} by"
-    full = []
-    if run.kv_peak_fraction >= _NEARLY_FULL:
-        full.append(f"the cache was {run.kv_peak_fraction:.0%} full")
-    # Far beyond, requests queue in every run alike.
-    if _NEARLY_FULL * places <= peak and mean <= places / _NEARLY_FULL:
-        full.append(f"{whose} max_num_seqs")
-    if not full:
-        return ""
+        # Far beyond, requests queue in every run alike.
+        if _NEARLY_FULL * places <= peak and mean <= places / _NEARLY_FULL:
+            near.append(
+                f"{peak} requests were in flight at once, {mean:.3g} on average, of {places} by "
+                "max_num_seqs"
+            )
+        near += _queue(run)
+    tails = _tails_over_seeds(trial, context, record) if near else ""
+    found = f"near a cliff: {' and '.join(near)}; p99 end-to-end {tails}" if tails else ""
+    return "\n".join(filter(None, [beyond, found]))
+
+
+def _queue(run: SimulatedRun) -> Iterator[str]:
+    """Words on requests of an open loop that wait before their prompts are begun.
+
+    Whoever reserves cache for whole answers, as SGLang does, lets requests wait with a cache that
+    is not full; and a queue that comes and goes is no backlog at the end of a run.
+    """
+    due_s = {record.due_s for record in run.records}
+    if run.saturated or len(due_s) == 1:  # the table says so; requests of one moment must wait
+        return
+    begun = [
+        (admitted_s - record.sent_s, record.chunk_times_s[0] - admitted_s)
+        for record, admitted_s in zip(run.records, run.admitted_s, strict=True)
+        if admitted_s is not None and record.chunk_times_s
+    ]
+    if not begun:
+        return
+    waits, own = (sorted(times) for times in zip(*begun, strict=True))
+    median_s, most_s = waits[len(waits) // 2], waits[len(waits) * 9 // 10]
+    if most_s > _MANY_TIMES * own[len(own) // 2]:
+        yield (
+            f"half of the requests waited {format_seconds(median_s)} or more, one in ten "
+            f"{format_seconds(most_s)}, before their prompts were begun"
+        )
+
+
+def _tails_over_seeds(trial: Trial, context: StudyContext, record: TrialRecord) -> str:
+    """Range of the 99th percentile of the end-to-end latency over three seeds; empty if unknown."""
     tails = [record.results.get("p99_e2e_latency_ms")]
     for seed in (1, 2):
         load = msgspec.structs.replace(trial.workload, seed=trial.workload.seed + seed)
         again, _ = simulated_with_requests(msgspec.structs.replace(trial, workload=load), context)
         tails.append(again.results.get("p99_e2e_latency_ms"))
     known = [tail / MS_PER_S for tail in tails if tail is not None]
-    if not known:
-        return ""
-    tails_s = f"{min(known):.3g} to {max(known):.3g} s"
-    return f"near a cliff: {' and '.join(full)}; p99 end-to-end {tails_s} over three seeds"
+    return f"{min(known):.3g} to {max(known):.3g} s over three seeds" if known else ""
 
 
 def _in_flight(records: Sequence[Record]) -> tuple[float, int]:
@@ -715,6 +762,9 @@ def _require_arrivals(client: Mapping[str, object]) -> None:
         )
     if client.get("dataset_name") not in ("trace", "sharegpt"):
         return
+    for option_name in ("shared_prefix_tokens", "prefixes", "distinct_prompts"):
+        if client["dataset_name"] == "sharegpt" and client_arg_of(option_name) in client:
+            raise own_prompts("sharegpt", spelling(option_name))
     for name in ("input_len", "output_len", "range_ratio", "input_sd", "output_sd"):
         if f"random_{name}" in client:
             raise InputError(
