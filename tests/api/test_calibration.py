@@ -253,6 +253,83 @@ def test_bad_input_is_one_clear_line(run, arguments, says):
     assert says in done.stderr.splitlines()[0]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((PUBLISHED, "--name", "x", "--list"), "--list and a journal cannot be combined"),
+        ((PUBLISHED, "--show", "x"), "--show and a journal cannot be combined"),
+        (("--list", "--remove", "x"), "--list and --remove cannot be combined"),
+        (("--list", "--name", "x"), "--list and --name cannot be combined"),
+    ],
+)
+def test_one_command_has_one_form(run, arguments, says):
+    done = run("calibrate", *arguments)
+    assert done.returncode == 2
+    assert says in done.stderr.splitlines()[0]
+    assert "no calibration" in run("calibrate", "--list").stdout
+
+
+def journal_with(path, *, results=None, lines=None, **metadata):
+    """Journal of the published trials with other results or metadata."""
+    rows = [json.loads(line) for line in PUBLISHED.read_text().splitlines()[:lines]]
+    for row in rows:
+        row["results"] |= results or {}
+        row["metadata"] |= metadata
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+A100 = {"gpu_type": "A100-80GB", "instance_type": None}
+
+
+def test_journals_of_two_machines_are_refused_as_those_of_two_models_are(run, tmp_path):
+    other = journal_with(tmp_path / "a100.jsonl", **A100)
+    for journals in ((PUBLISHED, other), (other, PUBLISHED)):
+        done = run("calibrate", *journals)
+        assert done.returncode == 2
+        assert "the records are of 2 kinds of machine" in done.stderr
+    fewer = journal_with(tmp_path / "one.jsonl", gpu_count=1, instance_type=None, lines=1)
+    row = json.loads(fewer.read_text())
+    row["config"]["server_args"]["tensor_parallel_size"] = 1
+    fewer.write_text(json.dumps(row) + "\n")
+    assert run("calibrate", fewer, PUBLISHED, "--name", "both").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--gpu", "H100", "--num-gpus", "4"), "the records are of L4, not of H100"),
+        (("--model", "Qwen/Qwen3-8B"), "the records are of Qwen/Qwen3-4B, not of Qwen/Qwen3-8B"),
+    ],
+)
+def test_what_contradicts_the_records_is_refused(run, arguments, says):
+    done = run("calibrate", PUBLISHED, *arguments)
+    assert done.returncode == 2
+    assert says in done.stderr.splitlines()[0]
+    assert "no calibration" in run("calibrate", "--list").stdout
+
+
+def test_what_the_records_do_not_say_is_stated(run, tmp_path):
+    unknown = journal_with(
+        tmp_path / "u.jsonl", gpu_type="unknown", instance_type=None, model_tag="served-name"
+    )
+    done = run("calibrate", unknown, *ON_L4)
+    assert done.returncode == 0, done.stderr
+    assert "the records' model served-name is taken to be Qwen/Qwen3-4B" in done.stderr
+
+
+@pytest.mark.parametrize("ttft_ms", [0, -3.5])
+def test_a_first_token_that_takes_no_time_is_left_out(run, tmp_path, ttft_ms):
+    wrong = journal_with(tmp_path / "wrong.jsonl", results={"mean_ttft_ms": ttft_ms}, lines=1)
+    done = run("calibrate", wrong)
+    assert done.returncode == 2
+    assert f"mean_ttft_ms is {ttft_ms:g}" in done.stderr.splitlines()[0]
+    done = run("calibrate", wrong, PUBLISHED, "--name", "both", "--json")
+    assert done.returncode == 0, done.stderr
+    assert f"1 trial is left out: mean_ttft_ms is {ttft_ms:g}" in done.stderr
+    assert len(json.loads(done.stdout)["anchors"]) == 3
+
+
 def test_simulated_trials_are_no_anchors(run):
     tune = (
         "tune",

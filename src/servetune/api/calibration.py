@@ -9,23 +9,23 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, TypeAlias
+from typing import Annotated, ClassVar, NamedTuple, TypeAlias
 
 import msgspec
 
 from servetune.api.estimate_commands import anchor_commands
-from servetune.api.frames import TableRow, Tabular
+from servetune.api.frames import TableRow, Tabular, json_object
 from servetune.api.inputs import read_records, with_server_args
-from servetune.api.notes import progress
+from servetune.api.notes import note, progress
 from servetune.api.request import Request, given, request_of
 from servetune.api.shared_options import Machine, Settings
-from servetune.errors import InputError
+from servetune.errors import InputError, ServetuneError
 from servetune.hardware import Node, instances
 from servetune.hardware.catalog import described_devices
 from servetune.hardware.measured_device import measure_device
 from servetune.hardware.user_devices import device_file
 from servetune.json_value import JsonObject
-from servetune.models import load_shape
+from servetune.models import NetworkShape, load_shape, named_in_catalogue
 from servetune.option import Count, argument, option
 from servetune.perf import Suggestion, suggested_runs
 from servetune.perf.onboarding import Onboarded, as_toml, onboarded
@@ -166,9 +166,9 @@ class KeptResult(msgspec.Struct, frozen=True, kw_only=True):
 
     kept: KeptCalibration
 
-    def to_json(self) -> KeptCalibration:
+    def to_json(self) -> JsonObject:
         """Plain values for JSON."""
-        return self.kept
+        return json_object(self.kept)
 
     def __str__(self) -> str:
         return "\n".join(_text(self.kept))
@@ -183,9 +183,9 @@ class CalibrationNames(Tabular, frozen=True, kw_only=True):
         """One row per calibration."""
         return ({"name": name} for name in self.names)
 
-    def to_json(self) -> tuple[str, ...]:
+    def to_json(self) -> list[str]:
         """Plain values for JSON."""
-        return self.names
+        return list(self.names)
 
     def __str__(self) -> str:
         return "\n".join(self.names) if self.names else "no calibration is kept"
@@ -217,12 +217,14 @@ class SuggestedRuns(Tabular, frozen=True, kw_only=True):
 
     def to_json(self) -> JsonObject:
         """Plain values for JSON."""
-        return {
-            "node": self.node,
-            "workload": self.workload,
-            "suggested": self.suggested,
-            "commands": self.commands,
-        }
+        return json_object(
+            {
+                "node": self.node,
+                "workload": self.workload,
+                "suggested": self.suggested,
+                "commands": self.commands,
+            }
+        )
 
     def __str__(self) -> str:
         return "\n".join(_run_lines(self.suggested, self.model, self.node, self.commands))
@@ -240,7 +242,7 @@ class DescribedDevice(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> JsonObject:
         """Plain values for JSON."""
-        return {"device": self.found, "path": str(self.path)}
+        return json_object({"device": self.found, "path": str(self.path)})
 
     def __str__(self) -> str:
         rates, row = self.found.rates, self.found.row
@@ -284,6 +286,7 @@ def calibrate(request: Calibrate | str | Path | None = None, /, **options: objec
     _require_unread(request, "Suggestion", "--suggest")
     if not request.sources:
         _require_unread(request, Machine.group, "--suggest or a SOURCE")
+    _require_one_form(request)
     if request.list:
         return CalibrationNames(names=tuple(calibration_names()))
     if request.remove is not None:
@@ -298,11 +301,11 @@ def calibrate(request: Calibrate | str | Path | None = None, /, **options: objec
             hint="give a journal, or --suggest, --list, --show NAME or --remove NAME",
         )
     records = [record for source in request.sources for record in read_records(source)]
-    records = with_server_args(records, request.server_args)
+    records = _with_first_tokens(with_server_args(records, request.server_args))
     kept = from_trials(
         records,
         name=request.name or request.sources[0].stem,
-        shape=load_shape(_model_of(records, request.model)),
+        shape=_shape_of(records, request.model),
         node=_node_of(records, request.machine),
     )
     progress(f"kept in {keep(kept)}")
@@ -384,6 +387,76 @@ def _require_unread(request: Calibrate, group: str, reader: str) -> None:
             )
 
 
+def _require_one_form(request: Calibrate) -> None:
+    """Refuse more than one of a journal, `--list`, `--show` and `--remove`.
+
+    Raises:
+        InputError: Two of them were given, or `--name` without a journal.
+    """
+    forms = {
+        "--list": request.list,
+        "--show": request.show is not None,
+        "--remove": request.remove is not None,
+        "a journal": bool(request.sources),
+    }
+    chosen = [name for name, is_given in forms.items() if is_given]
+    if chosen[1:]:
+        raise InputError(
+            f"{chosen[0]} and {chosen[1]} cannot be combined", hint="give each to its own command"
+        )
+    if request.name is not None and chosen and not request.sources:
+        raise InputError(
+            f"{chosen[0]} and --name cannot be combined",
+            hint="--name is what the calibration of a journal is kept under",
+        )
+
+
+def _with_first_tokens(records: list[TrialRecord]) -> list[TrialRecord]:
+    """Records without those whose time to the first token cannot be one.
+
+    Raises:
+        InputError: No other is left.
+    """
+    wrong = [record for record in records if not _possible(record.results.mean_ttft_ms)]
+    kept = [record for record in records if _possible(record.results.mean_ttft_ms)]
+    if not wrong:
+        return kept
+    values = ", ".join(sorted({f"{record.results.mean_ttft_ms:g}" for record in wrong}))
+    if not kept:
+        raise InputError(
+            f"no trial can serve as an anchor: mean_ttft_ms is {values}",
+            hint="a time is above zero; leave mean_ttft_ms out where it was not measured",
+        )
+    count = "1 trial is" if len(wrong) == 1 else f"{len(wrong)} trials are"
+    note(f"note: {count} left out: mean_ttft_ms is {values}")
+    return kept
+
+
+def _possible(time_ms: float | None) -> bool:
+    return time_ms is None or 0 < time_ms < math.inf
+
+
+def _shape_of(records: list[TrialRecord], model: str | None) -> NetworkShape:
+    """Network of the stated model, else of the one that the records name.
+
+    Raises:
+        InputError: They name a known network, and another one is stated; or several.
+    """
+    shape = load_shape(_model_of(records, model))
+    for named in sorted({record.metadata.model or "" for record in records} - {""}):
+        if model is None or named == model:
+            continue
+        known = load_shape(named, catalogue_first=True) if named_in_catalogue(named) else None
+        if known is None:
+            note(f"note: the records' model {named} is taken to be {shape.name}")
+        elif known.name != shape.name:
+            raise InputError(
+                f"the records are of {named}, not of {model}",
+                hint="leave --model out, or give a journal of that model",
+            )
+    return shape
+
+
 def _model_of(records: list[TrialRecord], model: str | None) -> str:
     if model is not None:
         return model
@@ -399,24 +472,80 @@ def _model_of(records: list[TrialRecord], model: str | None) -> str:
 
 
 def _node_of(records: list[TrialRecord], machine: Machine) -> Node:
+    """The stated machine, else the records', with the most devices that one of them had.
+
+    Raises:
+        InputError: They are of several kinds of device, of another than the stated one, or do not
+            name their machine.
+    """
+    machines = [_recorded_machine(record) for record in records]
+    named = [found for found in machines if found is not None]
     if machine.gpu or machine.instance:
-        return machine.node()
-    metadata = records[0].metadata
-    named = str(metadata.get("instance_type") or "")
-    on_instance = named in instances("sagemaker") or named in instances("ec2")
-    gpu = str(metadata.get("gpu_type") or "")
-    if not on_instance and gpu in ("", "unknown"):
+        stated = machine.node()
+        others = [each for each in map(_known_node, named) if each is not None]
+        _require_one_device([*others, stated], stated)
+        return stated
+    if not named:
         raise InputError(
             "the records do not name their machine (metadata.gpu_type)",
             hint="name it with --gpu L4 --num-gpus 4, or --instance",
         )
-    if gpu.lower().endswith("cpu"):
+    nodes = [_node(each) for each in dict.fromkeys(named)]
+    _require_one_device(nodes)
+    return max(nodes, key=lambda node: node.device_count)
+
+
+class _RecordedMachine(NamedTuple):
+    """Machine as a record names it: an instance of the catalogue, else a kind of GPU."""
+
+    gpu: str | None
+    count: int | None
+    instance: str | None
+
+
+def _recorded_machine(record: TrialRecord) -> _RecordedMachine | None:
+    """Machine of a record; `None` where it does not say."""
+    metadata = record.metadata
+    named, gpu = str(metadata.get("instance_type") or ""), str(metadata.get("gpu_type") or "")
+    count = metadata.get("gpu_count")
+    if named in instances("sagemaker") or named in instances("ec2"):
+        return _RecordedMachine(None, count, named)
+    return None if gpu in ("", "unknown") else _RecordedMachine(gpu, count, None)
+
+
+def _node(found: _RecordedMachine) -> Node:
+    if found.gpu is not None and found.gpu.lower().endswith("cpu"):
         return Machine().node(or_cpu=True)
-    return Machine(
-        gpu=None if on_instance else gpu,
-        num_gpus=metadata.get("gpu_count"),
-        instance=named if on_instance else None,
-    ).node()
+    return Machine(gpu=found.gpu, num_gpus=found.count, instance=found.instance).node()
+
+
+def _known_node(found: _RecordedMachine) -> Node | None:
+    """Machine of a record; `None` where this version does not know it."""
+    try:
+        return _node(found)
+    except ServetuneError:
+        return None
+
+
+def _require_one_device(nodes: Sequence[Node], stated: Node | None = None) -> None:
+    """Refuse machines with different devices.
+
+    Raises:
+        InputError: They differ.
+    """
+    names = list(dict.fromkeys(node.device.name for node in nodes))
+    if len(names) == 1:
+        return
+    if stated is not None:
+        others = ", ".join(name for name in names if name != stated.device.name)
+        raise InputError(
+            f"the records are of {others}, not of {stated.device.name}",
+            hint="leave --gpu and --instance out: the records name their machine",
+        )
+    raise InputError(
+        f"the records are of {len(names)} kinds of machine: {', '.join(names)}",
+        hint="calibrate from journals of one",
+    )
 
 
 def _text(kept: KeptCalibration) -> Iterator[str]:
