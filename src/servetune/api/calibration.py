@@ -499,7 +499,7 @@ class _RecordedMachine(NamedTuple):
     """Machine as a record names it: an instance of the catalogue, else a kind of GPU."""
 
     gpu: str | None
-    count: int | None
+    device_count: int | None
     instance: str | None
 
 
@@ -516,7 +516,7 @@ def _recorded_machine(record: TrialRecord) -> _RecordedMachine | None:
 def _node(found: _RecordedMachine) -> Node:
     if found.gpu is not None and found.gpu.lower().endswith("cpu"):
         return Machine().node(or_cpu=True)
-    return Machine(gpu=found.gpu, num_gpus=found.count, instance=found.instance).node()
+    return Machine(gpu=found.gpu, num_gpus=found.device_count, instance=found.instance).node()
 
 
 def _known_node(found: _RecordedMachine) -> Node | None:

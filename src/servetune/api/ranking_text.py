@@ -40,8 +40,8 @@ def sweep_text(
     yield ""
     yield COLUMNS_OF_MACHINES if several else COLUMNS_TEXT
     for number, one in enumerate(ranked, start=1):
-        where = (one.node, one.interval) if several else ()
-        yield from row_text(number, one.swept, *where)
+        own = (one.node, one.interval) if several else (None, None)
+        yield from row_text(number, one.swept, *own)
     yield ""
     if several:
         yield from wrap(legend_text([one.interval for one in ranked]))
