@@ -649,6 +649,7 @@ def test_long_answers_have_the_interval_of_times_also_where_users_queue():
     assert queued.queued
     ends = f"{e2e_s * interval.low_factor:.3g} to {e2e_s * interval.high_factor:.3g} s"
     assert ends in str(found)
+    assert f"first tokens {min(i.ttft_low_factor for i in found.intervals):.3g} to" in str(found)
 
 
 def test_the_interval_in_words_tells_laboratories_from_publishers():

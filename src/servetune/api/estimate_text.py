@@ -103,11 +103,19 @@ def estimate_text(found: Estimation, *, emphasis: Callable[[str], str] = str) ->
 
 
 def _interval_of_text(found: Estimation) -> Interval:
-    """Interval of the load that is shown alone, else of the chosen split."""
+    """Interval of the load that is shown alone, else of the chosen split.
+
+    Of several loads first tokens have the widest: how far down theirs reaches depends on how many
+    users would be out of step.
+    """
     for point, interval in zip(found.curve, found.intervals, strict=True):
         if point.concurrency == found.shown.concurrency:
             return interval
-    return found.chosen.answer.interval
+    return msgspec.structs.replace(
+        found.chosen.answer.interval,
+        ttft_low_factor=min(each.ttft_low_factor for each in found.intervals),
+        ttft_high_factor=max(each.ttft_high_factor for each in found.intervals),
+    )
 
 
 def e2e_ends_s(
