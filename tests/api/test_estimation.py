@@ -699,3 +699,25 @@ def test_rows_of_publishers_are_marked_where_laboratories_have_none():
     assert "* published runs" in legend_text([interval, published])
     unknown = msgspec.structs.replace(none, published=none)
     assert rows_text(msgspec.structs.replace(interval, accuracy=unknown)) == "-"
+
+
+@pytest.mark.parametrize(("rate", "doubted"), [(0.4, False), (1.0, True)])
+def test_a_rate_that_may_not_be_served_is_said_to_be_one(called, rate, doubted):
+    """A law 10% slower has first tokens twenty times as late there; no interval says that."""
+    words = ("--model", "Qwen/Qwen3-4B", "--gpu", "L4", "--rate", str(rate))
+    for verb, more in (("estimate", ()), ("simulate", ("-n", "60"))):
+        done = called(verb, *words, *more)
+        assert done.returncode == 0
+        text = " ".join(done.stdout.split())
+        assert ("may not keep up: " in text) == doubted
+        assert ("at the slow end of the interval" in text) == doubted
+
+
+def test_a_hint_at_other_weights_names_what_the_device_has_kernels_for(called):
+    done = called(
+        *("estimate", "--model", "meta-llama/Llama-3.1-8B-Instruct", "--gpu", "V100S"),
+        *("--quantization", "w8a16"),
+    )
+    assert done.returncode == 2
+    assert "w8a8" not in done.stderr
+    assert "fp8 needs" not in done.stderr

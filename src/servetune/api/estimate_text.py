@@ -12,6 +12,7 @@ from servetune.api.wording import (
     basis_text,
     confidence_text,
     factors_text,
+    keeping_up_text,
     heading_text,
     miss_text,
     order_text,
@@ -267,6 +268,10 @@ def _load_text(found: Estimation, emphasis: Callable[[str], str]) -> Iterator[st
         yield f"  {name:<22}{users:,} users"
     if found.shown.rate is not None:
         yield from wrap(f"  {_at_the_rate(found, found.shown.rate)}", subsequent_indent="  ")
+        best = found.chosen.answer.best_throughput
+        most_per_s = math.inf if best is None else best.requests_per_s
+        doubt = keeping_up_text(found.shown.rate, most_per_s, _interval_of_text(found))
+        yield from wrap(f"  {doubt}", subsequent_indent="  ")
 
 
 def _at_the_rate(found: Estimation, rate_per_s: float) -> str:

@@ -366,7 +366,7 @@ def _of_model(request: Estimate, model: str, kept: KeptCalibration | None) -> Es
     )
     for text in _unpriced_sampling(selection.plan, workload, nodes):
         note(f"note: {text}")
-    check_weights(selection.plan, shape)
+    check_weights(selection.plan, shape, None if everywhere else nodes[0].device)
     priced_release(selection.plan)
     if everywhere or request.sweep:
         roomy = msgspec.structs.replace(

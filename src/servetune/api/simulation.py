@@ -38,6 +38,7 @@ from servetune.api.shared_options import (
 from servetune.api.simulated_comparison import SimulationComparison, compare_with_simulation
 from servetune.api.timelines import timeline_of_requests
 from servetune.api.trials import Trials, run_html, write_artifacts
+from servetune.api.wording import keeping_up_text
 from servetune.engines import (
     DEFAULT_ENGINE,
     check_weights,
@@ -53,7 +54,7 @@ from servetune.metrics import LATENCIES, Constraint, Record, parse_constraints, 
 from servetune.metrics.stages import by_stage
 from servetune.models import load_shape
 from servetune.option import Count, Fraction, NonNegative, NonNegativeCount, Positive, option
-from servetune.perf.roofline import Interval
+from servetune.perf.roofline import Interval, performance_at
 from servetune.perf.sim import SimulatedRun, describe_scheduler, without_effect
 from servetune.search import Axis, Goal, Space, Value, parse_settings
 from servetune.simserver.server_arguments import argument_types
@@ -450,7 +451,8 @@ def _simulate(
     assert context.shape is not None
     heading = f"{request.model} on {context.node.label}, {trial.plan.label}, {_load_text(trial)}"
     interval = interval_of_trial(trial, context, record.results)
-    cliff = _cliff(trial, context, record, run)
+    doubt = "" if run.saturated else _keeping_up(trial, context, record, interval)
+    cliff = "\n".join(filter(None, [doubt, _cliff(trial, context, record, run)]))
     schedule = f"as {describe_scheduler(trial.plan)}"
     release = priced_release(trial.plan).sentence
     words = [heading, schedule, release, _interval_text(interval), cliff]
@@ -473,6 +475,37 @@ def _with_stages(trial: Trial, record: TrialRecord, run: SimulatedRun) -> TrialR
     stages = [msgspec.to_builtins(stage) for stage in by_stage(run.records, arrivals.steps)]
     results = Results({**record.results, "stages": stages})
     return msgspec.structs.replace(record, results=results)
+
+
+#: Users of one copy by which what a plan serves at best is predicted.
+_MANY_USERS = (32, 128, 512, 1024)
+
+
+def _keeping_up(
+    trial: Trial, context: StudyContext, record: TrialRecord, interval: Interval
+) -> str:
+    """Doubt whether an open loop's rate is served; empty without one."""
+    requests = trial.workload.requests()
+    lasted_s = requests[-1].due_s - requests[0].due_s
+    plan, completed = trial.plan, record.results.completed
+    if trial.workload.closed_loop or lasted_s <= 0 or not completed or plan.prefill_replicas:
+        return ""
+    assert context.node is not None
+    assert context.shape is not None
+    copies = plan.replicas * plan.data_parallel
+    most_per_s = max(
+        performance_at(
+            context.shape,
+            context.node,
+            plan,
+            trial.workload,
+            users * copies,
+            calibration=context.calibration,
+        ).requests_per_s
+        for users in _MANY_USERS
+    )
+    rate_per_s = (len(requests) - 1) / lasted_s
+    return keeping_up_text(rate_per_s, max(most_per_s, rate_per_s), interval)
 
 
 def _interval_text(interval: Interval) -> str:
@@ -657,7 +690,8 @@ def simulated_trial(request: Simulation) -> tuple[Trial, StudyContext]:
     note_idle_load(client, sampled=trial.workload.sampling != "greedy")
     priced_release(trial.plan)  # refuses what is none
     if context.shape is not None:
-        check_weights(trial.plan, context.shape)
+        device = None if context.node is None else context.node.device
+        check_weights(trial.plan, context.shape, device)
     return trial, context
 
 

@@ -130,6 +130,24 @@ def factors_text(interval: Interval) -> str:
     )
 
 
+def keeping_up_text(rate_per_s: float, most_per_s: float, interval: Interval) -> str:
+    """Doubt whether a rate is served at all; empty where the interval's slow end serves it, too.
+
+    Args:
+        rate_per_s: Requests that come per second.
+        most_per_s: Requests that are served per second at best, as predicted.
+        interval: Factors of the prediction.
+    """
+    fewest_per_s = most_per_s / interval.high_factor
+    if rate_per_s <= fewest_per_s:
+        return ""
+    return (
+        f"may not keep up: {rate_per_s:.3g} requests/s come, {most_per_s:.3g} are served at best "
+        f"and {fewest_per_s:.3g} at the slow end of the interval. Where fewer are served than "
+        "come, requests queue for as long as they come, and no interval holds"
+    )
+
+
 def basis_text(interval: Interval) -> str:
     """Source of an interval's factors, in words that agree with the accuracy beside them."""
     if interval.extrapolation != "silicon":

@@ -37,7 +37,7 @@ from servetune.engines.parallel import (
     stage_layers,
     with_whole_experts,
 )
-from servetune.engines.refusals import check_starts, check_weights
+from servetune.engines.refusals import check_starts, check_weights, suits
 from servetune.engines.registry import ENGINES
 from servetune.engines.release import PricedRelease, priced_release
 from servetune.engines.translate import (
@@ -88,6 +88,7 @@ __all__ = [
     "stage_layers",
     "step_law_facts",
     "study_engines",
+    "suits",
     "with_useful_places",
     "with_usual_length",
     "with_whole_experts",

@@ -22,6 +22,7 @@ from servetune.engines import (
     engines_with_defaults,
     plan_from_settings,
     resolved,
+    suits,
 )
 from servetune.errors import InputError, PlanError
 from servetune.hardware import Node
@@ -243,7 +244,10 @@ class _Choice:
         plain = self._shape.quantization == "none"
         stored: dict[str, str] = {}
         for name in quantized_versions(self._base.model) if plain else ():
-            stored.setdefault(load_shape(name, catalogue_first=True).quantization, name)
+            network = load_shape(name, catalogue_first=True)
+            packed = msgspec.structs.replace(self._base, model=name)
+            if suits(packed, network, self._node.device):
+                stored.setdefault(network.quantization, name)
         made = [each for each in online if not any(each and each in scheme for scheme in stored)]
         own = self._axis([msgspec.structs.replace(self._base, quantization=q) for q in made])
         if not stored:

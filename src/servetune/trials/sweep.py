@@ -402,7 +402,7 @@ def problem_of(trial: Trial, study: StudyContext) -> str | None:
         return None
     try:
         plan = trial.plan
-        check_weights(plan, shape)
+        check_weights(plan, shape, study.node.device)
         if not engine(plan.engine).defaults:  # not known, nor then what fits
             return None
         version = None if study.simulated else engine(plan.engine).assumed_version
