@@ -621,6 +621,7 @@ def test_constraints_are_judged_at_a_rate_that_is_stated():
         str(missed).split()
     )
     assert st.estimate(**asked, constraints="ttft:p99<=700ms", confidence=0.5).feasible
+    assert not st.estimate(**{**asked, "rate": 1.0}, constraints="ttft:p99<=700ms").feasible
     by_means = st.estimate(**asked, constraints="itl<=50ms;ttft:p99<=1s")
     assert [miss.limit.label for miss in by_means.constraints.missed] == ["itl<=50ms"]
     assert by_means.constraints.results is None
@@ -671,8 +672,10 @@ def test_machines_are_compared_with_the_accuracy_and_the_interval_of_each(servet
     assert len(ends) == len(found.usable) == len(found.intervals)
     assert "-" in ends
     for text, interval in zip(ends, found.intervals, strict=True):
+        assert text == rows_text(interval)
         accuracy = interval.accuracy
-        assert text in ("-", f"{accuracy.median_percent:.0f}% of {accuracy.rows}")
+        known = accuracy.median_percent is not None
+        assert text == (f"{accuracy.median_percent:.0f}% of {accuracy.rows}" if known else "-")
     assert "accuracy: median error" in str(found)
     assert all(len(line) <= 80 for line in lines)
     one = st.estimate("Qwen/Qwen3-4B", gpu="L4").chosen.answer.interval

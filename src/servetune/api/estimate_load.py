@@ -184,7 +184,8 @@ class LoadCurve:
 
         def missed_in(users: int) -> tuple[Miss, ...]:
             correction = self.at(users).correction
-            return judge.missed_in(self._node, self._plan, simulated[users], correction)
+            results = simulated.get(users) or Results()  # none where a request cannot be served
+            return judge.missed_in(self._node, self._plan, results, correction)
 
         largest = _largest(self._best, lambda users: not missed_by_means(users))
         if largest is not None and judge.others:
@@ -194,7 +195,7 @@ class LoadCurve:
             missed = missed_by_means(self.named)
             if judge.others and not missed:
                 by_simulation(self.named)
-                missed = missed_in(self.named) if self.named in simulated else ()
+                missed = missed_in(self.named)
         return self._held_load(
             judge,
             concurrency=largest,
@@ -217,6 +218,7 @@ class LoadCurve:
                 self._workload,
                 arrivals=Poisson(rate),
                 concurrency=None,
+                duration_s=None,
                 request_count=REQUESTS_OF_A_RATE,
             )
             results = simulated_at(load, plan, node, self._selection, self._calibration)
