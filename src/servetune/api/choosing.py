@@ -126,7 +126,8 @@ class Judge:
             on.name,
             on.device.name,
             plan.engine,
-            plan.tensor_parallel > 1,
+            plan.quantization,
+            (plan.tensor_parallel > 1, plan.data_parallel > 1, plan.pipeline_parallel > 1),
             (plan.draft_method, plan.draft_tokens, plan.draft_acceptance_fraction),
             correction and (correction.tpot_doubt, correction.ttft_doubt),
         )
