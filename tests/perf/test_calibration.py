@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from servetune.perf import (
     run_features,
     simulate,
 )
+from servetune.perf.load_steps import whole_load
 from servetune.perf.roofline import (
     PlannedRun,
     RunPoint,
@@ -25,7 +28,7 @@ from servetune.perf.roofline import (
     coefficients_for,
     predict_runs,
 )
-from servetune.perf.sweep import cheapest_offers, layouts, sweep
+from servetune.perf.sweep import LADDER, cheapest_offers, layouts, sweep
 from servetune.plan.plan import Plan
 from servetune.workload import LengthLaws, Workload
 from servetune.workload.arrivals import Poisson
@@ -234,12 +237,16 @@ def test_an_offer_is_the_best_of_the_whole_search(
     """Runs that correct each number of users by themselves let fewer users have more tokens."""
     given = calibrated_at(*zip((4, 64, 256), ratios, strict=True)) if ratios else None
     plan = msgspec.structs.replace(PLAN, max_num_seqs=8)
-    holding = [
-        swept.point
-        for laid_out in layouts(plan, SHAPE, MACHINE)
-        for swept in sweep([laid_out], SHAPE, MACHINE, LOAD, calibration=given)
-        if not limit or getattr(swept.point, limit) <= most
-    ]
+    holding = []
+    for laid_out in layouts(plan, SHAPE, MACHINE):
+        tried = [users for users in range(1, 1025) if users == whole_load(users)]
+        swept = sweep([laid_out], SHAPE, MACHINE, LOAD, concurrencies=tried, calibration=given)
+        by_users = {each.point.concurrency: each.point for each in swept}
+        good = {n: not limit or getattr(by_users[n], limit) <= most for n in tried}
+        for low, high in itertools.pairwise(LADDER):
+            refined = good[low] and not good[high]
+            between = [n for n in tried if low < n < high and refined and good[n]]
+            holding += [by_users[n] for n in (low, *between, high) if good[n]]
     (offer,) = cheapest_offers(
         plan,
         SHAPE,

@@ -3,7 +3,7 @@ import pytest
 from servetune.hardware import instance, node
 from servetune.models import load_shape
 from servetune.perf.roofline import performance_at
-from servetune.perf.sweep import cheapest_offers, layouts, plans_of, sweep
+from servetune.perf.sweep import LADDER, cheapest_offers, layouts, plans_of, sweep
 from servetune.plan import Plan
 from servetune.workload import LengthLaws, Workload
 
@@ -121,3 +121,37 @@ def test_eight_devices_serve_nearly_eight_times_the_tokens_of_one():
         for each in sorted((one, eight), key=lambda each: each.node.device_count)
     ]
     assert 7.8 * rates[0] < rates[1] <= 8 * rates[0]
+
+
+@pytest.mark.parametrize("count", [2, 4, 6, 8])
+def test_copies_under_a_limit_serve_as_many_times_what_one_does(count):
+    """Users are sought for each copy: three of one device had been two, and 27 of eight."""
+    one, several = (
+        cheapest_offers(
+            Plan(model="m", max_model_len=2048, tensor_parallel=1),
+            shape("meta-llama/Llama-3.1-8B-Instruct"),
+            [node(gpu="RTX 3090", count=devices)],
+            Workload.of(LengthLaws.fixed(1024, 512), request_count=100),
+            holds=lambda _, swept: (
+                swept.point.ttft_ms <= 1000
+                and swept.plan.tensor_parallel == swept.plan.pipeline_parallel == 1
+            ),
+        )[0].best
+        for devices in (1, count)
+    )
+    assert several.plan.replicas == count
+    rates = [each.point.output_tokens_per_s for each in (one, several)]
+    assert 0.97 * count * rates[0] < rates[1] <= count * rates[0]
+    assert several.point.concurrency == count * one.point.concurrency
+
+
+def test_an_offer_has_as_many_users_as_its_limit_allows():
+    (offer,) = cheapest_offers(
+        plan(), shape(), [node(gpu="H100")], WORKLOAD, holds=lambda _, s: s.point.itl_ms <= 11
+    )
+    users = offer.best.point.concurrency
+    (more,) = sweep(
+        [offer.best.plan], shape(), offer.node, WORKLOAD, concurrencies=[round(users * 1.02) + 1]
+    )
+    assert users not in LADDER
+    assert offer.best.point.itl_ms <= 11 < more.point.itl_ms

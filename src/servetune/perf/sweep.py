@@ -2,7 +2,7 @@
 
 A plan is laid out over all devices of a node; what is left over after its own parallelism
 holds copies. Each is judged at the concurrencies of a ladder, because a throughput without
-its latency answers nobody.
+its latency answers nobody; where limits decide, the best is sought between two of them, too.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from servetune.engines.words import without_drafts
 from servetune.errors import PlanError
 from servetune.hardware.device import Device, Node
 from servetune.models.shape import NetworkShape, has_experts
+from servetune.perf.load_steps import nearest_load, whole_load
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S
@@ -84,15 +85,49 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     as_good: bool | None = None
 
 
-def ladder_of(node: Node) -> tuple[int, ...]:
+class PlanCurve:
+    """Steady states of one plan on a machine, by the number of users over all its copies."""
+
+    def __init__(
+        self, plan: Plan, node: Node, state: SteadyState, corrections: LocalCorrections
+    ) -> None:
+        self.plan, self.node = plan, node
+        self._state, self._corrections = state, corrections
+
+    def at(self, users: int) -> Swept:
+        """The plan with so many users."""
+        point = self._state.at(users, self._corrections.on(users))
+        return Swept(
+            plan=self.plan,
+            point=point,
+            cost_per_million_tokens_usd=self.node.cost_per_million_tokens_usd(
+                point.output_tokens_per_s
+            ),
+            correction=self._corrections.at(users),
+        )
+
+    def nearest(self, held: Swept, failing: Swept, holds: Holds) -> Swept:
+        """The plan with the number of users nearest to one that fails that holds."""
+        known = {held.point.concurrency: held}
+
+        def tried(users: int) -> bool:
+            known[users] = self.at(users)
+            return holds(self.node, known[users])
+
+        users = held.point.concurrency, failing.point.concurrency
+        return known[nearest_load(*users, self.plan.replicas, tried)]
+
+
+def ladder_of(node: Node, copies: int = 1) -> tuple[int, ...]:
     """Numbers of users at which a machine is judged: up to the largest of `LADDER` for each device.
 
-    So eight devices are not judged at an eighth of the load of a single one.
+    So eight devices are not judged at an eighth of the load of a single one. Copies have equally
+    many users each.
     """
     most, found = LADDER[-1] * node.device_count, list(LADDER)
     while found[-2] * 2 <= most:
         found.append(found[-2] * 2)
-    return tuple(found)
+    return tuple(dict.fromkeys(whole_load(users, copies) for users in found))
 
 
 def layouts(plan: Plan, shape: NetworkShape, node: Node) -> Iterator[Plan]:
@@ -197,6 +232,30 @@ def sweep(
 
     A calibration corrects each plan at each concurrency.
     """
+    for curve in curves(
+        plans,
+        shape,
+        node,
+        workload,
+        prepared=concurrencies,
+        coefficients=coefficients,
+        calibration=calibration,
+    ):
+        for concurrency in concurrencies:
+            yield curve.at(concurrency)
+
+
+def curves(
+    plans: Iterator[Plan] | Sequence[Plan],
+    shape: NetworkShape,
+    node: Node,
+    workload: Workload,
+    *,
+    prepared: Sequence[int] = (),
+    coefficients: Coefficients | None = None,
+    calibration: Calibration | None = None,
+) -> Iterator[PlanCurve]:
+    """Curves of the plans that can run; `prepared` are numbers of users that will be asked for."""
     laws: dict[Plan, tuple[StepLaw, LocalCorrections, LengthMoments, KnownPoints]] = {}
     for plan in plans:
         try:
@@ -209,23 +268,14 @@ def sweep(
         if alike not in laws:  # batch limits say which steps come, not how long one takes
             moments = workload_moments(workload, filled, divided)
             corrections = LocalCorrections(calibration, filled, shape, moments, node)
-            corrections.prepare(concurrencies)
+            corrections.prepare(prepared)
             chosen = coefficients or run_coefficients(node.device, filled, shape, workload)
             law = step_law(filled, shape, node, corrections.law(chosen))
             laws[alike] = law, corrections, moments, {}
         law, corrections, moments, known = laws[alike]
         kv_tokens = divided.kv_tokens_at(moments.context_tokens)
         state = SteadyState(law, divided.served(filled), kv_tokens, moments, known)
-        for concurrency in concurrencies:
-            point = state.at(concurrency, corrections.on(concurrency))
-            yield Swept(
-                plan=plan,
-                point=point,
-                cost_per_million_tokens_usd=node.cost_per_million_tokens_usd(
-                    point.output_tokens_per_s
-                ),
-                correction=corrections.at(concurrency),
-            )
+        yield PlanCurve(plan, node, state, corrections)
 
 
 def cheapest_offers(
@@ -258,38 +308,54 @@ def _offer(
     holds: Holds,
     calibration: Calibration | None,
 ) -> Offer:
-    """Cheapest layout of one machine, which is the one of most tokens per second.
-
-    Fewer users seldom have more of them, so each layout is tried from the most users down, as long
-    as it has as many, and left where it cannot be the best any more; not where a calibration
-    corrects each number of users by itself, nor of answers of one or two tokens.
-    """
+    """Cheapest layout of one machine, which is the one of most tokens per second."""
     best: Swept | None = None
     fits = False
     for laid_out in layouts(plan, shape, node):
-        found: Swept | None = None
-        for swept in sweep(
-            [laid_out],
-            shape,
-            node,
-            workload,
-            concurrencies=ladder_of(node)[::-1],
-            calibration=calibration,
+        ladder = ladder_of(node, laid_out.replicas)
+        for curve in curves(
+            [laid_out], shape, node, workload, prepared=ladder, calibration=calibration
         ):
             fits = True
-            known, equal = (found, _EQUAL) if found is not None else (best, 1 + _NEAR)
-            if known is not None and _rate(swept) < _rate(known) * equal:
-                answer_tokens = _rate(swept) / swept.point.requests_per_s
-                if calibration is None and answer_tokens > _FEW_TOKENS:
-                    break
-                continue
-            if holds(node, swept):
-                found = swept
-        best = found or best
+            best = _better(curve, ladder, holds, best, ordered=calibration is None) or best
     if best is not None:
         return Offer(node=node, best=best)
     why = "nothing holds the constraints" if fits else "does not fit"
     return Offer(node=node, best=None, why_not=why)
+
+
+def _better(
+    curve: PlanCurve, ladder: Sequence[int], holds: Holds, best: Swept | None, *, ordered: bool
+) -> Swept | None:
+    """The number of users with most tokens per second that holds, if these are more than the best.
+
+    Fewer users seldom have more of them, so the ladder is tried from the most users down, as long
+    as they may be the best; to its end where a calibration corrects each number by itself (not
+    `ordered`), and of answers of one or two tokens. Then what is between a number that holds and
+    one above it that does not.
+    """
+    found: Swept | None = None
+    failing: Swept | None = None  # the number above, where it misses a limit but may be the best
+
+    def wins(swept: Swept) -> bool:
+        if found is not None:
+            return _rate(swept) >= _rate(found) * _EQUAL
+        return best is None or _rate(swept) >= _rate(best) * (1 + _NEAR)
+
+    for users in reversed(ladder):
+        swept = curve.at(users)
+        fast = wins(swept)
+        held = (fast or failing is not None) and holds(curve.node, swept)
+        if held and failing is not None:
+            nearest = curve.nearest(swept, failing, holds)
+            found = nearest if wins(nearest) else found
+        if held and fast and wins(swept):
+            found = swept
+        failing = swept if fast and not held else None
+        answer_tokens = _rate(swept) / swept.point.requests_per_s
+        if not fast and ordered and answer_tokens > _FEW_TOKENS:
+            break
+    return found
 
 
 def _rate(swept: Swept) -> float:
