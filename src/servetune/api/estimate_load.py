@@ -11,6 +11,7 @@ from servetune.api.ranking import simulated_at, simulated_with
 from servetune.errors import InputError
 from servetune.hardware import Node
 from servetune.perf import Calibration
+from servetune.perf.load_steps import nearest_load, whole_load
 from servetune.perf.roofline import (
     REQUESTS_OF_A_RATE,
     Interval,
@@ -21,7 +22,7 @@ from servetune.perf.roofline import (
     scattered_factor,
 )
 from servetune.perf.roofline.accuracy import Ran
-from servetune.perf.sweep import Swept, sweep
+from servetune.perf.sweep import Swept, ladder_of, sweep
 from servetune.plan import Plan
 from servetune.store import Results
 from servetune.workload import Poisson, Workload
@@ -187,9 +188,18 @@ class LoadCurve:
             results = simulated.get(users) or Results()  # none where a request cannot be served
             return judge.missed_in(self._node, self._plan, results, correction)
 
-        largest = _largest(self._best, lambda users: not missed_by_means(users))
+        def by_means(users: int) -> bool:
+            return not missed_by_means(users)
+
+        copies = self._plan.replicas
+        ladder = ladder_of(self._node, copies)  # that of rankings, which find the same number
+        fewer = [users for users in ladder if users < self._best]
+        beyond = next((users for users in ladder if users >= self._best), self._best)
+        largest = _largest([*fewer, beyond], copies, by_means)
+        if largest is not None and largest > self._best and by_means(self._best):
+            largest = self._best
         if largest is not None and judge.others:
-            largest = _largest(largest, by_simulation)
+            largest = _largest(_doublings(largest, copies), copies, by_simulation)
         missed: tuple[Miss, ...] = ()
         if self.named is not None:
             missed = missed_by_means(self.named)
@@ -271,29 +281,20 @@ def _power(point: OperatingPoint) -> float:
     return point.output_tokens_per_s / point.e2e_ms
 
 
-def _largest(most: int, holds: Callable[[int], bool]) -> int | None:
-    """The largest number up to `most` that holds, where fewer users are as good or better.
+def _largest(numbers: Sequence[int], copies: int, holds: Callable[[int], bool]) -> int | None:
+    """The largest number up to the last that holds, where fewer users are as good or better.
 
-    A limit that only many users reach (a rate) fails at the bottom; the doublings from the top
-    find a number that holds then.
+    A limit that only many users reach (a rate) fails at the bottom; the rising numbers, tried from
+    the last one down, find one that holds then.
     """
-    failing = most + 1
-    held: int | None = None
-    for count in _halvings(most):
+    failing: int | None = None
+    for count in reversed(numbers):
         if holds(count):
-            held = count
-            break
+            return count if failing is None else nearest_load(count, failing, copies, holds)
         failing = count
-    if held is None:
-        return None
-    while failing - held > max(1, held // 50):
-        middle = (held + failing) // 2
-        if holds(middle):
-            held = middle
-        else:
-            failing = middle
-    return held
+    return None
 
 
-def _halvings(most: int) -> Sequence[int]:
-    return sorted({max(1, most >> power) for power in range(most.bit_length())}, reverse=True)
+def _doublings(most: int, copies: int) -> Sequence[int]:
+    fewer = {whole_load(max(1, most >> power), copies) for power in range(1, most.bit_length())}
+    return sorted(fewer | {most})
