@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 import servetune as st
-from servetune.api.choosing import Selection, machines
+from servetune.api.choosing import Judge, Selection, machines
 from servetune.api.ranking import slope_of_rate
 from servetune.hardware import node
 from servetune.metrics import parse_constraints
@@ -440,6 +440,76 @@ def test_the_largest_load_within_limits_holds_and_two_percent_more_does_not(serv
         one = json.loads(done.stdout)
         [point] = [point for point in one["curve"] if point["concurrency"] == users]
         assert (point["itl_ms"] <= 60) is holds
+
+
+LIMITED = (
+    ("H100", 8, "ttft<=2s"),
+    ("H200", 8, "ttft<=2s"),
+    ("H200", 4, "ttft<=4s;itl<=80ms"),
+)
+
+
+@pytest.mark.parametrize(("gpu", "degree", "limits"), LIMITED)
+def test_a_table_of_machines_agrees_with_the_answer_about_one(gpu, degree, limits):
+    on_eight = {"gpu": gpu, "num_gpus": 8, "tensor_parallel": degree, "constraints": limits}
+    model = "meta-llama/Llama-3.1-70B-Instruct"
+    offer = st.estimate(model, instance="all", **on_eight).usable[0]
+    alone = st.estimate(model, **on_eight, max_model_len=2048).constraints
+    assert offer.best.point == alone.point
+    assert offer.best.point.concurrency == alone.concurrency not in LADDER
+
+
+def test_a_sweep_agrees_with_the_answer_about_its_best_plan():
+    on_eight = {"gpu": "H200", "num_gpus": 8, "constraints": "ttft<=4s;itl<=80ms"}
+    on_eight["tensor_parallel"] = 4
+    model = "meta-llama/Llama-3.1-70B-Instruct"
+    for one in st.estimate(model, **on_eight, sweep=True, top=2).ranked:
+        plan = one.swept.plan
+        batch = {
+            name: getattr(plan, name)
+            for name in ("max_num_batched_tokens", "max_num_seqs", "quantization")
+            if getattr(plan, name) is not None
+        }
+        settings = ";".join(f"{name}={value}" for name, value in batch.items())
+        alone = st.estimate(model, **on_eight, max_model_len=2048, server_args=settings)
+        assert one.swept.point == alone.constraints.point
+
+
+@pytest.mark.parametrize("target", ["throughput", "latency"])
+def test_a_sweep_seeks_the_number_of_users_up_to_its_limit(target):
+    """The most users that an upper limit allows, or the fewest that reach a lower one."""
+    limit = "itl<=40ms" if target == "throughput" else "output_throughput>=1500"
+    found = st.estimate(
+        "Qwen/Qwen3-4B", gpu="L4", num_gpus=4, sweep=True, constraints=limit, target=target, top=1
+    )
+    (one,) = found.ranked
+    point, plan, selection = one.swept.point, one.swept.plan, found.selection
+    step = plan.replicas * (1 if target == "throughput" else -1)
+    (beyond,) = sweep(
+        [plan],
+        selection.shape,
+        one.node,
+        selection.workload,
+        concurrencies=[point.concurrency + step],
+    )
+    assert point.concurrency not in LADDER
+    assert selection.judge.holds(one.node, one.swept)
+    assert not selection.judge.holds(one.node, beyond)
+
+
+def test_factors_of_one_layout_are_not_those_of_another():
+    machine, shape = node(gpu="L4", count=2), load_shape("Qwen/Qwen3-4B", catalogue_first=True)
+    load = Workload.of(LengthLaws.fixed(300, 200), request_count=1000)
+    judge = Judge((), shape, 0.8, load)
+    plans = [
+        Plan(model="m", replicas=2),
+        Plan(model="m", data_parallel=2),
+        Plan(model="m", pipeline_parallel=2),
+        Plan(model="m", replicas=2, quantization="fp8"),
+    ]
+    together = [judge.caution(machine, plan, None) for plan in plans]
+    assert together == [Judge((), shape, 0.8, load).caution(machine, p, None) for p in plans]
+    assert len({each.tpot_factor for each in together}) == 4
 
 
 def test_the_knee_has_the_largest_ratio_of_throughput_to_latency(servetune):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -22,7 +23,15 @@ from servetune.perf.roofline import (
     interval_of,
     scattered_factor,
 )
-from servetune.perf.sweep import LADDER, Swept, ladder_of, plans_of, quantizations_of, sweep
+from servetune.perf.sweep import (
+    LADDER,
+    Swept,
+    curves,
+    ladder_of,
+    plans_of,
+    quantizations_of,
+    sweep,
+)
 from servetune.plan import Plan
 from servetune.store import Results
 from servetune.trials.simulated import simulated_results
@@ -128,6 +137,14 @@ class _Found(msgspec.Struct, frozen=True):
         return (*self.layout, point.concurrency, f"{point.output_tokens_per_s:.3g}")
 
 
+class _Edge(NamedTuple):
+    """A plan at two neighbours of the ladder, of which one misses a limit on means."""
+
+    held: _Found
+    beyond: _Found
+    """The one that misses, which would be the better of the two."""
+
+
 def ranked_plans(
     selection: Selection, nodes: Sequence[Node], correction_of: CorrectionOf
 ) -> tuple[list[Ranked], Priced]:
@@ -187,6 +204,7 @@ class _Search:
         self._count = self._face_value_count = 0
         self._nearest: Nearest | None = None
         self._holding: dict[tuple[Any, ...], _Found] = {}
+        self._edges: list[_Edge] = []
         self._price(nodes)
         self._layouts = self._by_layout()
 
@@ -275,12 +293,15 @@ class _Search:
         if self._several:
             for node in nodes:
                 self._look(node, "own")
+            self._refine()
             leading = {found.node.name: found.node for found in self._ordered()}
             nodes = list(leading.values())[: self.selection.top]
         for node in nodes:
             self._look(node, "other" if self._several else "all")
+        self._refine()
 
     def _look(self, node: Node, limits: _Limits) -> None:
+        before: tuple[_Found, bool] | None = None
         for swept in _swept(self.selection, node, self._correction_of(node), limits):
             self._count += 1
             self._face_value_count += self._at_face_value.holds(node, swept)
@@ -288,10 +309,56 @@ class _Search:
             missed = self._judge.missed_by(node, swept)
             if missed:
                 self._note(found, missed)
-                continue
-            known = self._holding.setdefault(found.figures, found)
-            if _merit(swept, self.selection.target) > _merit(known.swept, self.selection.target):
-                self._holding[found.figures] = found
+            else:
+                self._keep(found)
+            if before is not None and before[0].swept.plan is swept.plan:
+                self._compare(before, (found, not missed))
+            before = found, not missed
+
+    def _keep(self, found: _Found) -> None:
+        known = self._holding.setdefault(found.figures, found)
+        target = self.selection.target
+        if _merit(found.swept, target) > _merit(known.swept, target):
+            self._holding[found.figures] = found
+
+    def _compare(self, *neighbours: tuple[_Found, bool]) -> None:
+        """Remember two neighbours between which a better number of users may hold."""
+        held, beyond = sorted(neighbours, key=lambda one: not one[1])
+        if held[1] != beyond[1] and self.order(beyond[0]) < self.order(held[0]):
+            self._edges.append(_Edge(held[0], beyond[0]))
+
+    def _refine(self) -> None:
+        """Number of users of the leading plans, sought between neighbours of the ladder.
+
+        Of a layout, and of all, only those plans whose neighbour beyond the limit is better than
+        the best so far. Where each has to be simulated, the ladder is left as it is.
+        """
+        edges = {(e.held.figures, e.held.swept.point, e.beyond.swept.point): e for e in self._edges}
+        self._edges = []
+        if self._judge.others:
+            return
+        best: dict[tuple[Any, ...], tuple[float, float]] = {}
+        for found in reversed(self._ordered()):
+            best[found.layout] = self.order(found)
+        for held, beyond in sorted(edges.values(), key=lambda edge: self.order(edge.beyond)):
+            bound, leading = self.order(beyond), sorted(best.values())[: self.selection.top]
+            if len(leading) == self.selection.top and bound >= leading[-1]:
+                break
+            if bound < best[held.layout]:
+                nearest = self._nearest_of(held, beyond)
+                self._keep(nearest)
+                best[held.layout] = min(best[held.layout], self.order(nearest))
+
+    def _nearest_of(self, held: _Found, beyond: _Found) -> _Found:
+        node, selection = held.node, self.selection
+        (curve,) = curves(
+            [held.swept.plan],
+            selection.shape,
+            node,
+            selection.workload,
+            calibration=self._correction_of(node),
+        )
+        return _Found(node, curve.nearest(held.swept, beyond.swept, self._judge.holds))
 
     def _ordered(self) -> list[_Found]:
         return sorted(self._holding.values(), key=self.order)
@@ -377,19 +444,20 @@ def _swept(
             or ((each.max_num_seqs, each.max_num_batched_tokens) == silent) == (limits == "own")
         )
     )
-    return sweep(
-        allowed,
-        selection.shape,
-        node,
-        selection.workload,
-        concurrencies=_ladder(selection, node),
-        calibration=correction,
-    )
+    for copies, alike in itertools.groupby(allowed, key=lambda each: each.replicas):
+        yield from sweep(
+            alike,
+            selection.shape,
+            node,
+            selection.workload,
+            concurrencies=_ladder(selection, node, copies),
+            calibration=correction,
+        )
 
 
-def _ladder(selection: Selection, node: Node) -> tuple[int, ...]:
+def _ladder(selection: Selection, node: Node, copies: int) -> tuple[int, ...]:
     """Numbers of users at which plans are judged; fewer where each has to be simulated."""
-    return LADDER if selection.judge.others else ladder_of(node)
+    return LADDER if selection.judge.others else ladder_of(node, copies)
 
 
 def simulated_with(
@@ -478,8 +546,10 @@ def slope_of_rate(
     Little's law the rate falls by the logarithm of users over that of times.
     """
     users = swept.point.concurrency
-    ladder = _ladder(selection, node)
-    fewer, more = ([n for n in ladder if n < users][-1:], [n for n in ladder if n > users][:1])
+    ladder = _ladder(selection, node, swept.plan.replicas)
+    # Far enough apart that times differ by more than they jump from one number to the next.
+    fewer = [n for n in ladder if 4 * n <= 3 * users][-1:]
+    more = [n for n in ladder if n > users][:1]
     around = {
         each.point.concurrency: each
         for each in sweep(
