@@ -493,6 +493,7 @@ def _keeping_up(
     assert context.node is not None
     assert context.shape is not None
     copies = plan.replicas * plan.data_parallel
+    kept = context.calibration
     most_per_s = max(
         performance_at(
             context.shape,
@@ -500,7 +501,7 @@ def _keeping_up(
             plan,
             trial.workload,
             users * copies,
-            calibration=context.calibration,
+            calibration=None if kept is None else kept.calibration,
         ).requests_per_s
         for users in _MANY_USERS
     )
