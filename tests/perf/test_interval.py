@@ -138,3 +138,17 @@ def test_what_was_never_measured_is_less_sure_than_the_least_sure_of_its_kind() 
     assert known == pytest.approx(-0.5)
     assert log_spread(terms, ("engine:unheard", "link:one")) == pytest.approx(known + 0.7)
     assert log_spread(terms, ("engine:b", "link:unheard")) == known  # one link says no more
+
+
+def test_an_engine_without_runs_may_be_several_times_as_slow_as_the_one_it_is_taken_for() -> None:
+    """llama.cpp's 409 runs of one laboratory took 4.1 times as long as vLLM's law says."""
+    plan = Plan(model="m")
+    known, other = (
+        interval_of(H100, plan, SHAPE, ran=Ran(engine=engine)) for engine in ("vllm", "llama_cpp")
+    )
+    assert known.high_factor < 2
+    assert other.high_factor > 4.1
+    assert other.ttft_high_factor > known.ttft_high_factor
+    assert "taken to be vLLM's" in other.basis
+    caution = safety_factors_of(H100, plan, SHAPE, 0.9, ran=Ran(engine="llama_cpp"))
+    assert 2.5 < caution.tpot_factor < other.high_factor
