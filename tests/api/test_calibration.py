@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from servetune.hardware import node
-from servetune.models import load_shape
+from servetune.models import load_config, load_shape
 from servetune.perf import Calibration, run_features
 from servetune.perf.roofline import PlannedRun
 from servetune.perf.roofline.similarity import similarity_of
@@ -307,6 +307,30 @@ def test_what_contradicts_the_records_is_refused(run, arguments, says):
     assert done.returncode == 2
     assert says in done.stderr.splitlines()[0]
     assert "no calibration" in run("calibrate", "--list").stdout
+
+
+def test_a_local_copy_of_the_recorded_model_may_be_stated(run, tmp_path):
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    config = load_config("Qwen/Qwen3-4B")
+    (folder / "config.json").write_text(json.dumps(config))
+    done = run("calibrate", PUBLISHED, "--model", folder, "--name", "copy")
+    assert done.returncode == 0, done.stderr
+
+
+def test_records_that_are_no_anchors_do_not_name_the_machine(run, tmp_path):
+    failed = journal_with(tmp_path / "failed.jsonl", **A100, lines=1)
+    row = json.loads(failed.read_text()) | {"status": "failed"}
+    failed.write_text(json.dumps(row) + "\n")
+    assert run("calibrate", failed, PUBLISHED, "--name", "some").returncode == 0
+
+
+@pytest.mark.parametrize(("count", "status"), [("4", 0), (0, 2)])
+def test_a_number_of_devices_may_be_written_as_text(run, tmp_path, count, status):
+    written = journal_with(tmp_path / "text.jsonl", gpu_count=count, instance_type=None)
+    done = run("calibrate", written, "--name", "text")
+    assert done.returncode == status, done.stderr
+    assert ("gpu_count is no number of devices" in done.stderr) == bool(status)
 
 
 def test_what_the_records_do_not_say_is_stated(run, tmp_path):

@@ -724,3 +724,38 @@ def test_a_hint_at_other_weights_names_what_the_device_has_kernels_for(called):
     assert done.returncode == 2
     assert "w8a8" not in done.stderr
     assert "fp8 needs" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "doubted"),
+    [
+        (("--rate", "1", "-n", "2"), False),  # too short to queue
+        (("--rate", "0.8", "-c", "4", "-n", "100"), True),  # four at once are served slower
+        (("--rate", "0.6", "--turns", "4", "-n", "100"), True),  # a turn is a request
+        (("--arrivals", "kind=piecewise,steps=[(50,0.2),(60,3),(50,0.2)]", "-n", "180"), True),
+    ],
+)
+def test_a_simulated_rate_is_doubted_by_what_its_requests_ask(called, words, doubted):
+    done = called("simulate", "--model", "Qwen/Qwen3-0.6B", "--gpu", "L4", *words)
+    assert done.returncode == 0
+    assert ("may not keep up: " in done.stdout) == doubted
+
+
+@pytest.mark.parametrize("limit", ["request_throughput>=0.45", "output_throughput>=200"])
+def test_a_rate_that_is_served_holds_its_own_throughput(called, limit):
+    """It is that at which requests come, whatever their times: simulate says that it holds."""
+    machine = ("--model", "Qwen/Qwen3-4B", "--gpu", "L4", "--num-gpus", "4")
+    done = called("estimate", *machine, "--rate", "0.5", "--constraints", limit)
+    assert done.returncode == 0, done.stdout
+
+
+def test_percentiles_of_conversations_are_judged_at_the_stated_rate_of_requests():
+    found = st.estimate(
+        "Qwen/Qwen3-4B",
+        gpu="L4",
+        num_gpus=4,
+        rate=0.5,
+        workload="multi_turn_chat",
+        constraints="ttft:p99<=5s",
+    )
+    assert found.constraints.results.request_throughput == pytest.approx(0.5, rel=0.1)

@@ -34,6 +34,10 @@ def test_the_nearest_load_is_that_of_the_whole_list(copies: int) -> None:
             assert at_least == min(users for users in numbers if users >= limit)
 
 
+def test_a_load_that_is_not_among_the_tried_ones_may_be_the_nearest() -> None:
+    assert nearest_load(131, 128, 131, lambda users: users >= 131) == 131
+
+
 def test_a_gap_of_the_ladder_takes_few_predictions() -> None:
     asked: list[int] = []
 

@@ -184,11 +184,15 @@ def test_what_a_row_says_as_it_is_taken_needs_no_words(columns):
         ("Qwen/Qwen3-30B-A3B", "awq", "bf16", "none@experts+awq"),
         ("Qwen/Qwen3-30B-A3B", "fp8", "fp8_block", "fp8_block"),
         ("openai/gpt-oss-120b", "bf16", "mxfp4", "mxfp4@feed_forward"),  # as it is published
+        ("openai/gpt-oss-120b", "fp8", "mxfp4", "mxfp4@experts+fp8"),
+        ("deepseek-ai/DeepSeek-V3", "bf16", "fp8", "fp8_block@experts"),
+        ("moonshotai/Kimi-K2-Thinking", "fp8", "awq", "int4_g32@experts+fp8"),
+        ("Qwen/Qwen3-30B-A3B", "int8", "w8a16", "int8w@experts+int8"),
         ("Qwen/Qwen3-8B", "bf16", "mxfp4", "none"),  # it has no experts
     ],
 )
 def test_experts_may_be_stored_apart_from_the_rest(model, weights, experts, stored):
-    columns = {"model": model, "precision_weights": weights, "precision_moe": experts}
+    columns = {"model": model, "precision_weights": weights, "precision_moe": experts, "tp": "8"}
     run = run_of(ROW | columns | {"gpu": "H200"}, catalogued)
     assert run.shape.quantization == stored
     (found,) = predict_runs([run])

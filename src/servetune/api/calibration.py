@@ -37,6 +37,7 @@ from servetune.prediction.calibrations import (
     calibration_names,
     from_trials,
     keep,
+    may_anchor,
     remove,
 )
 from servetune.store import TrialRecord
@@ -301,6 +302,7 @@ def calibrate(request: Calibrate | str | Path | None = None, /, **options: objec
             hint="give a journal, or --suggest, --list, --show NAME or --remove NAME",
         )
     records = [record for source in request.sources for record in read_records(source)]
+    records = [record for record in records if may_anchor(record)] or records
     records = _with_first_tokens(with_server_args(records, request.server_args))
     kept = from_trials(
         records,
@@ -449,7 +451,7 @@ def _shape_of(records: list[TrialRecord], model: str | None) -> NetworkShape:
         known = load_shape(named, catalogue_first=True) if named_in_catalogue(named) else None
         if known is None:
             note(f"note: the records' model {named} is taken to be {shape.name}")
-        elif known.name != shape.name:
+        elif named_in_catalogue(model) and known.name != shape.name:
             raise InputError(
                 f"the records are of {named}, not of {model}",
                 hint="leave --model out, or give a journal of that model",
@@ -507,10 +509,30 @@ def _recorded_machine(record: TrialRecord) -> _RecordedMachine | None:
     """Machine of a record; `None` where it does not say."""
     metadata = record.metadata
     named, gpu = str(metadata.get("instance_type") or ""), str(metadata.get("gpu_type") or "")
-    count = metadata.get("gpu_count")
+    count = _device_count(metadata.get("gpu_count"))
     if named in instances("sagemaker") or named in instances("ec2"):
         return _RecordedMachine(None, count, named)
     return None if gpu in ("", "unknown") else _RecordedMachine(gpu, count, None)
+
+
+def _device_count(told: object) -> int | None:
+    """Number of devices as a record has it, which other programs write as text.
+
+    Raises:
+        InputError: It is none.
+    """
+    if told is None or told == "":
+        return None
+    try:
+        count = int(str(told))
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise InputError(
+            f"a record's gpu_count is no number of devices: {told}",
+            hint="name the machine with --gpu and --num-gpus, or --instance",
+        )
+    return count
 
 
 def _node(found: _RecordedMachine) -> Node:

@@ -146,7 +146,8 @@ class Judge:
         if not self.means:
             return ()
         caution = self.caution(on, swept.plan, swept.correction)
-        return _missed(((limit, _mean_of(limit, on, swept)) for limit in self.means), caution)
+        judged = ((limit, _mean_of(limit, on, swept)) for limit in self.means)
+        return _missed(judged, caution, served=self.ran.protocol == "open")
 
     def missed_in(
         self,
@@ -163,7 +164,7 @@ class Judge:
         judged = (
             (limit, value_of(results, limit.metric, limit.statistic)) for limit in self._limits
         )
-        return _missed(judged, caution)
+        return _missed(judged, caution, served=self.ran.protocol == "open")
 
 
 class Miss(msgspec.Struct, frozen=True):
@@ -208,11 +209,21 @@ def _mean_of(limit: Constraint, on: Node, swept: Swept) -> float | None:
 
 
 def _missed(
-    judged: Iterable[tuple[Constraint, float | None]], caution: SafetyFactors
+    judged: Iterable[tuple[Constraint, float | None]], caution: SafetyFactors, *, served: bool
 ) -> tuple[Miss, ...]:
+    """Limits that are missed.
+
+    Args:
+        judged: Limits and what is predicted for them.
+        caution: Factors that the confidence asks for.
+        served: Whether rates are those at which requests come, however long their times are.
+    """
     missed = []
     for limit, predicted in judged:
-        value = None if predicted is None else _cautious(limit, predicted, caution)
+        value = predicted
+        rate = limit.metric == "cost_per_million_tokens" or "_throughput" in limit.metric
+        if predicted is not None and not (served and rate):
+            value = _cautious(limit, predicted, caution)
         if value is None or not limit.holds({limit.field: value}):
             missed.append(Miss(limit, predicted, value))
     return tuple(missed)

@@ -224,9 +224,10 @@ class LoadCurve:
         )
         missed, results = judge.missed_by(node, arriving), None
         if judge.others and not missed:
+            turns = self._workload.mean_turns()  # the law is of conversations
             load = msgspec.structs.replace(
                 self._workload,
-                arrivals=Poisson(rate),
+                arrivals=Poisson(rate / turns),
                 concurrency=None,
                 duration_s=None,
                 request_count=REQUESTS_OF_A_RATE,

@@ -267,9 +267,9 @@ class SimulationResult(Tabular, frozen=True, kw_only=True):
         heading: Model, machine, plan, load and scheduler, in words.
         constraints: Limits that the trial should hold.
         interval: Factors on its mean times within which nine of ten measured runs are expected.
-        cliff: Sentence on a cache or places that were nearly full, or on requests that queued, with
-            the 99th percentiles of other seeds; and on users for whom there is no place. Empty
-            where there was room.
+        cliff: Sentences on a rate that may not be served within the interval, on users for whom
+            there is no place, and on a cache or places that were nearly full or requests that
+            queued, with the 99th percentiles of other seeds. Empty where there was room.
         artifacts: Files that were written; `None` without `out`.
     """
 
@@ -484,15 +484,23 @@ _MANY_USERS = (32, 128, 512, 1024)
 def _keeping_up(
     trial: Trial, context: StudyContext, record: TrialRecord, interval: Interval
 ) -> str:
-    """Doubt whether an open loop's rate is served; empty without one."""
-    requests = trial.workload.requests()
+    """Doubt whether an open loop's rate is served; empty without one.
+
+    A run that is shorter than an answer has no time to queue. Of a rate in steps the fastest
+    counts.
+    """
+    load, plan = trial.workload, trial.plan
+    requests, law = load.requests(), load.arrivals
     lasted_s = requests[-1].due_s - requests[0].due_s
-    plan, completed = trial.plan, record.results.completed
-    if trial.workload.closed_loop or lasted_s <= 0 or not completed or plan.prefill_replicas:
+    answer_ms = record.results.get("mean_e2e_latency_ms")
+    rate_per_s = law.mean_rate_per_s(lasted_s) if lasted_s > 0 else None
+    if isinstance(law, Piecewise):
+        rate_per_s = max(rate for _, rate in law.steps)
+    if not rate_per_s or not answer_ms or lasted_s < answer_ms / MS_PER_S or plan.prefill_replicas:
         return ""
     assert context.node is not None
     assert context.shape is not None
-    copies = plan.replicas * plan.data_parallel
+    copies, most = plan.replicas * plan.data_parallel, load.concurrency or math.inf
     kept = context.calibration
     most_per_s = max(
         performance_at(
@@ -500,13 +508,12 @@ def _keeping_up(
             context.node,
             plan,
             trial.workload,
-            users * copies,
+            int(min(users * copies, most)),
             calibration=None if kept is None else kept.calibration,
         ).requests_per_s
         for users in _MANY_USERS
     )
-    rate_per_s = (len(requests) - 1) / lasted_s
-    return keeping_up_text(rate_per_s, max(most_per_s, rate_per_s), interval)
+    return keeping_up_text(rate_per_s * load.mean_turns(), most_per_s, interval)
 
 
 def _interval_text(interval: Interval) -> str:

@@ -141,10 +141,11 @@ def keeping_up_text(rate_per_s: float, most_per_s: float, interval: Interval) ->
     fewest_per_s = most_per_s / interval.high_factor
     if rate_per_s <= fewest_per_s:
         return ""
+    come, most, fewest = map(format_rate, (rate_per_s, most_per_s, fewest_per_s))
     return (
-        f"may not keep up: {rate_per_s:.3g} requests/s come, {most_per_s:.3g} are served at best "
-        f"and {fewest_per_s:.3g} at the slow end of the interval. Where fewer are served than "
-        "come, requests queue for as long as they come, and no interval holds"
+        f"may not keep up: {come} requests/s come, {most} are served at best and {fewest} at the "
+        "slow end of the interval. Where fewer are served than come, requests queue for as long as "
+        "they come, and no interval holds"
     )
 
 

@@ -105,7 +105,7 @@ def described_hardware(text: str, where: str, links: tuple[str, ...]) -> Describ
         ) from error
     described = {kind: tables.pop(kind, []) for kind in _KINDS}
     if not any(isinstance(rows, list) and rows for rows in described.values()):
-        raise InputError(f"'{where}' has no [[device]] table", hint=_GUIDE)
+        raise InputError(f"'{where}' has no [[device]] or [[link]] table", hint=_GUIDE)
     if tables:
         raise InputError(
             f"'{where}' has '{next(iter(tables))}', but only [[device]] and [[link]] tables are "
@@ -210,7 +210,7 @@ def _reason(message: str, kind: str) -> tuple[str, str, str]:
     key = re.search(r"at `\$\.(\w+)", message)
     what = message.split(" - at ", maxsplit=1)[0]
     plain = {"`float | null`": "a number", "`float`": "a number", "`str`": "a text"}
-    plain |= {"`int | null`": "a whole number", "`bool`": "true or false"}
+    plain |= {"`int | null`": "a whole number", "`int`": "a number", "`bool`": "true or false"}
     for technical, word in plain.items():
         what = what.replace(technical, word)
     return key[1] if key else "", what[0].lower() + what[1:], ""

@@ -31,7 +31,8 @@ def nearest_load(held: int, failing: int, copies: int, holds: Callable[[int], bo
         holds: Whether a number holds.
     """
     each = copies if min(held, failing) >= copies else 1
-    good, bad = _place(held // each), _place(failing // each)
+    good = first = _place(held // each)
+    bad = _place(failing // each)
     if each * _number(bad) != failing > held:  # the next one fails as well
         bad += 1
     while abs(bad - good) > 1:
@@ -40,7 +41,7 @@ def nearest_load(held: int, failing: int, copies: int, holds: Callable[[int], bo
             good = middle
         else:
             bad = middle
-    return each * _number(good)
+    return held if good == first else each * _number(good)
 
 
 def _number(place: int) -> int:

@@ -98,7 +98,7 @@ def from_trials(
     Raises:
         InputError: None of them can serve: simulated, failed, or without a load.
     """
-    usable = [record for record in records if _usable(record)]
+    usable = [record for record in records if may_anchor(record)]
     if not usable:
         raise InputError(
             "no trial can serve as an anchor",
@@ -119,7 +119,8 @@ def from_trials(
     )
 
 
-def _usable(record: TrialRecord) -> bool:
+def may_anchor(record: TrialRecord) -> bool:
+    """Whether a record is of a measured run under a load, with times per token."""
     loaded = record.config.client_args.get("max_concurrency") or _open_loop(record)
     measured = record.status == "ok" and not record.simulated
     tpot_ms = record.results.mean_tpot_ms

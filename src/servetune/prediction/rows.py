@@ -348,7 +348,7 @@ def stored_as(shape: NetworkShape, weights: str, experts: str = "") -> NetworkSh
     """
     sparse = has_experts(shape)
     published = shape.quantization
-    if sparse and weights and experts and weights[:3] != experts[:3]:
+    if sparse and weights and experts and weights.partition("_")[0] != experts.partition("_")[0]:
         return _mixed(shape, weights, experts)
     target = weights if weights not in ("", "bf16") else experts if weights == "" else ""
     if weights == "bf16" and published.startswith("fp8"):
@@ -368,9 +368,11 @@ def stored_as(shape: NetworkShape, weights: str, experts: str = "") -> NetworkSh
 
 def _mixed(shape: NetworkShape, weights: str, experts: str) -> NetworkShape:
     """Network whose experts are stored in another format than the rest."""
-    published = shape.quantization
+    published, _, scope = shape.quantization.partition("+")[0].partition("@")
     if published.startswith(experts) or (experts == "awq" and published.startswith("int4")):
-        return shape
+        if weights == "bf16" and scope:
+            return shape
+        experts = published
     own = f"{'none' if experts == 'bf16' else experts}@experts"
     return msgspec.structs.replace(
         shape, quantization=own if weights == "bf16" else f"{own}+{weights}"

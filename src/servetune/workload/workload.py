@@ -198,6 +198,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         alone = self.parts[0] if len(self.parts) == 1 else None
         return alone.shared_prefix() if alone and not alone.sessions else None
 
+    def mean_turns(self) -> float:
+        """Requests that follow from one arrival, on average: of conversations their turns."""
+        requests = self.requests()
+        return len(requests) / sum(request.follows is None for request in requests)
+
     @functools.cached_property
     def found_prefix(self) -> SharedPrefix | None:
         """What prompts find in a cache, for predictions: of several parts and turns their mean.

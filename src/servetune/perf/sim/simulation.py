@@ -136,8 +136,9 @@ def simulate(
     return run.simulated()
 
 
-#: Waits that are tried for a mean time to the first token, and how near it is near enough.
-_WAITS_TRIED, _NEAR_WANTED = 6, 0.02
+#: Waits that are tried for a mean time to the first token, how near it is near enough, and how far
+#: one of them may be beyond two others, in times of what lies between these.
+_WAITS_TRIED, _NEAR_WANTED, _FARTHEST = 6, 0.02, 8.0
 
 
 class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,7 +164,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
         """Simulate it, with first tokens as late as a calibration says.
 
         Where they come later than its steps make them, every request waits longer before the
-        scheduler's queue, until their mean is the factor times that of a run without that wait.
+        scheduler's queue, until their mean is about the factor times that of a run without it.
         Users of a closed loop who wait longer meet others' prompts, so the wait is sought. Where
         first tokens come earlier, a request's time to the queue is shortened, at most to none.
         """
@@ -191,15 +192,16 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
             mean_s = self._first_token_s(here_s)
             if abs(mean_s / wanted_s - 1) <= _NEAR_WANTED:
                 break
+            before = below
             if mean_s < wanted_s:
                 below = here_s, mean_s
             else:
                 above = here_s, mean_s
-            if above is None:
-                here_s += wanted_s - mean_s
-                continue
-            slope = (above[1] - below[1]) / (above[0] - below[0])
-            here_s = below[0] + (wanted_s - below[1]) / slope
+            # By the line through the two around the wanted one, or the last two below it.
+            (first_s, low_s), (last_s, high_s) = (below, above) if above else (before, below)
+            slope = (high_s - low_s) / (last_s - first_s)
+            step_s = (wanted_s - high_s) / slope if slope > 0 else wanted_s - high_s
+            here_s = last_s + min(step_s, _FARTHEST * (last_s - first_s))
         return here_s
 
     def _first_token_s(self, request_s: float) -> float:
