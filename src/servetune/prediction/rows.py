@@ -348,7 +348,7 @@ def stored_as(shape: NetworkShape, weights: str, experts: str = "") -> NetworkSh
     """
     sparse = has_experts(shape)
     published = shape.quantization
-    if sparse and weights and experts and weights.partition("_")[0] != experts.partition("_")[0]:
+    if sparse and weights and experts and not _alike(weights, experts, published):
         return _mixed(shape, weights, experts)
     target = weights if weights not in ("", "bf16") else experts if weights == "" else ""
     if weights == "bf16" and published.startswith("fp8"):
@@ -364,6 +364,17 @@ def stored_as(shape: NetworkShape, weights: str, experts: str = "") -> NetworkSh
             return shape  # its published four bits, which tables call by several names
         target = f"{target}@feed_forward"
     return msgspec.structs.replace(shape, quantization=target)
+
+
+#: Schemes of four bits, by whose names tables call a network's published ones.
+_FOUR_BITS = ("nvfp4", "mxfp4", "awq")
+
+
+def _alike(weights: str, experts: str, published: str) -> bool:
+    """Whether two words for a network's weights and its experts' mean one storage."""
+    if {weights, experts} <= {*_FOUR_BITS} and published.startswith(("mxfp4", "int4")):
+        return True
+    return weights.partition("_")[0] == experts.partition("_")[0]
 
 
 def _mixed(shape: NetworkShape, weights: str, experts: str) -> NetworkShape:

@@ -503,7 +503,7 @@ def _storage_notes(plan: Plan, device: Device, shape: NetworkShape) -> tuple[str
         return ()
     note = (
         f"nvfp4 on {device.name} is priced with products in 16 bits: AMD's fp4 units take MXFP4 "
-        "alone; an engine that widens the weights anew at each step (vLLM, dense layers) is slower"
+        "alone; an engine that widens the weights of dense layers anew at each step is slower"
     )
     return (note,)
 

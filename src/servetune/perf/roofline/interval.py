@@ -41,7 +41,7 @@ from statistics import NormalDist
 import msgspec
 
 from servetune.bundled import bundled
-from servetune.engines import engine
+from servetune.engines import DEFAULT_ENGINE, engine
 from servetune.errors import InputError
 from servetune.hardware.device import Node
 from servetune.models.shape import (
@@ -187,7 +187,7 @@ def interval_of(
         extrapolation=reach.kind,
         basis=_BASIS["doubt" if reach.table == "doubt" else reach.kind]
         + ("; the acceptance of drafts is assumed" if reach.draft_doubt else "")
-        + ("; the engine's steps are taken to be vLLM's" if reach.engine_doubt else ""),
+        + (f"; the engine's steps are taken to be {_usual()}'s" if reach.engine_doubt else ""),
         accuracy=accuracy_of(kind),
     )
 
@@ -198,6 +198,11 @@ def interval_of(
 _OTHER_ENGINE = 0.86
 #: Standard deviations of a normal doubt from its middle to the ends of a 90% interval.
 _TOWARDS = {"low": NormalDist().inv_cdf(0.05), "high": NormalDist().inv_cdf(0.95)}
+
+
+def _usual() -> str:
+    """Title of the engine whose steps those without runs are taken to have."""
+    return engine(DEFAULT_ENGINE).title
 
 
 def _joined(factor: float, beside: float) -> float:
