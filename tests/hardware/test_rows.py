@@ -86,7 +86,7 @@ def test_a_misspelt_key_is_offered_the_right_one():
 
 @pytest.mark.parametrize("text", ["", "device = 3", "device = []"])
 def test_a_file_without_devices_is_refused(text):
-    with pytest.raises(InputError, match=r"no \[\[device\]\] table"):
+    with pytest.raises(InputError, match=r"no \[\[device\]\] or \[\[link\]\] table"):
         described_hardware(text, "mine.toml", ("pcie4",))
 
 
