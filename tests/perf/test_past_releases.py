@@ -4,6 +4,7 @@ from statistics import mean, median
 
 import pytest
 
+from benchmark_scripts import script
 from servetune.engines import memory, resolved
 from servetune.hardware import device, node
 from servetune.models import load_shape
@@ -89,30 +90,14 @@ def test_kernels_of_tensorrt_llm_0_8_read_keys_of_groups_of_eight_once() -> None
     assert (off, off_now) == pytest.approx((0.11, 0.24), abs=0.01)
 
 
-#: Output tokens/s of four and eight cards by NVIDIA's table of TensorRT-LLM 0.14 (2024): offline
-#: lists on Llama 3.1 70B, by GPU, storage, prompt and answer.
-OF_SLOTS = (
-    ("A100-PCIe-80GB", "fp16", 1000, 1000, 989, 960),
-    ("A100-PCIe-80GB", "fp16", 2048, 128, 151, 143),
-    ("A100-PCIe-80GB", "fp16", 500, 2000, 1176, 1306),
-    ("L40S", "fp8", 1000, 1000, 1161, 1188),
-    ("L40S", "fp8", 2048, 128, 169, 164),
-    ("L40S", "fp8", 500, 2000, 1470, 1639),
-)
-
-
 def test_eight_cards_in_slots_are_hardly_faster_than_four() -> None:
-    """Where prompts cross from one processor to the other."""
-    runs = [
-        run(engine="trtllm", engine_version="0.14.0", gpu=gpu, precision_weights=storage,
-            model="meta-llama/Llama-3.1-70B-Instruct", concurrency=2048, requests=3000, tp=devices,
-            isl=prompt, osl=answer, protocol="offline")
-        for gpu, storage, prompt, answer, *_ in OF_SLOTS
-        for devices in (4, 8)
-    ]  # fmt: skip
-    rates = [each.point.output_tokens_per_s for each in predict_runs(runs)]
-    measured = [rate for *_, four, eight in OF_SLOTS for rate in (four, eight)]
-    ratios = [rate / known for rate, known in zip(rates, measured, strict=True)]
+    """Where prompts cross from one processor to the other; NVIDIA's table of 0.14."""
+    rates = script("prediction/link_shares.py").of_table()
+    points = [each.point for each in predict_runs([rate.run for rate in rates])]
+    ratios = [
+        point.output_tokens_per_s / rate.tokens_per_s
+        for rate, point in zip(rates, points, strict=True)
+    ]
     assert 0.75 < min(ratios) < max(ratios) < 1.6
     assert 0.9 < median(ratios) < 1.2
 

@@ -37,7 +37,7 @@ from servetune.engines.parallel import (
     stage_layers,
     with_whole_experts,
 )
-from servetune.engines.refusals import check_starts, check_weights, suits
+from servetune.engines.refusals import check_starts, check_weights, has_kernels
 from servetune.engines.registry import ENGINES
 from servetune.engines.release import PricedRelease, priced_release
 from servetune.engines.translate import (
@@ -72,6 +72,7 @@ __all__ = [
     "facts_by_table_name",
     "fields_of",
     "filled_command",
+    "has_kernels",
     "layer_share",
     "memory",
     "plan_from_settings",
@@ -88,7 +89,6 @@ __all__ = [
     "stage_layers",
     "step_law_facts",
     "study_engines",
-    "suits",
     "with_useful_places",
     "with_usual_length",
     "with_whole_experts",

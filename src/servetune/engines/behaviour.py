@@ -130,8 +130,8 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
     plain_experts: bool = False
     vendor: str = ""
 
-    def names(self, version: str) -> bool:
-        """Whether a release without numbers is one of a fork whose steps are described."""
+    def is_fork(self, version: str) -> bool:
+        """Whether a release is one of a fork, by its own name, whose steps are described."""
         return any(era.named and era.holds(version) for era in self.eras)
 
     def era_of(self, version: str) -> Era | None:

@@ -33,7 +33,7 @@ from servetune.engines.parallel import (
     possible_tensor_parallel,
     stage_layers,
 )
-from servetune.engines.refusals import check_silicon, made_on_load, suits
+from servetune.engines.refusals import check_silicon, has_kernels, made_on_load
 from servetune.errors import DoesNotFit, PlanError
 from servetune.hardware.device import Device
 from servetune.models.counting import (
@@ -854,7 +854,7 @@ def _narrower_weights(plan: Plan, shape: NetworkShape, device: Device) -> list[_
         _Variant(f"the model {name}", msgspec.structs.replace(plan, model=name), network)
         for name, network in _published_versions(shape.name)
     ]
-    return [each for each in found if suits(each.plan, each.shape, device)]
+    return [each for each in found if has_kernels(each.plan, each.shape, device)]
 
 
 @lru_cache(maxsize=256)

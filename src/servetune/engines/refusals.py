@@ -96,7 +96,7 @@ def _other_weights(plan: Plan, shape: NetworkShape, device: Device | None, asked
         name
         for name in quantized_versions(plan.model, asked)
         if device is None
-        or suits(
+        or has_kernels(
             msgspec.structs.replace(plan, model=name, quantization=None),
             load_shape(name, catalogue_first=True),
             device,
@@ -109,7 +109,7 @@ def _other_weights(plan: Plan, shape: NetworkShape, device: Device | None, asked
     )
     usual = made_on_load(plan.engine)[0]
     narrowed = msgspec.structs.replace(plan, quantization=usual)
-    if device is not None and not suits(narrowed, shape, device):
+    if device is not None and not has_kernels(narrowed, shape, device):
         return hint
     return f"{hint}; {usual} needs no such checkpoint"
 
@@ -145,7 +145,7 @@ def check_silicon(plan: Plan, shape: NetworkShape, device: Device) -> None:
             )
 
 
-def suits(plan: Plan, shape: NetworkShape, device: Device) -> bool:
+def has_kernels(plan: Plan, shape: NetworkShape, device: Device) -> bool:
     """Whether the engine has kernels for a plan's weights there that do not only emulate them."""
     try:
         check_silicon(plan, shape, device)

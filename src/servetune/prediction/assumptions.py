@@ -53,7 +53,7 @@ def _assumptions(row: Mapping[str, str], run: PlannedRun, benchmark: str | None)
     if facts.vendor not in ("", vendor):
         yield f"{facts.name} does not run on devices of {vendor}: priced as if it did"
     version = row.get("engine_version", "").strip()
-    if version and not (is_release(version) or facts.names(version)):
+    if version and not (is_release(version) or facts.is_fork(version)):
         yield f"{version} is not read as a release: taken as if none were stated"
     elif version and is_later(version, facts.name):
         yield f"release {version} is not described yet: taken as the newest that is"

@@ -20,9 +20,9 @@ from servetune.engines import (
     Words,
     engine,
     engines_with_defaults,
+    has_kernels,
     plan_from_settings,
     resolved,
-    suits,
 )
 from servetune.errors import InputError, PlanError
 from servetune.hardware import Node
@@ -246,7 +246,7 @@ class _Choice:
         for name in quantized_versions(self._base.model) if plain else ():
             network = load_shape(name, catalogue_first=True)
             packed = msgspec.structs.replace(self._base, model=name)
-            if suits(packed, network, self._node.device):
+            if has_kernels(packed, network, self._node.device):
                 stored.setdefault(network.quantization, name)
         made = [each for each in online if not any(each and each in scheme for scheme in stored)]
         own = self._axis([msgspec.structs.replace(self._base, quantization=q) for q in made])
